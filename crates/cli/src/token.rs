@@ -86,7 +86,11 @@ struct ListedToken {
 }
 
 fn duration_us(text: &str) -> Result<u64, String> {
-    parse_duration_us(text).map_err(|error| error.to_string())
+    match parse_duration_us(text) {
+        Ok(0) => Err("it would never be valid".to_owned()),
+        Ok(us) => Ok(us),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// An id is part of a path.

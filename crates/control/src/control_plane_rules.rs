@@ -31,6 +31,8 @@ const RULES: &str = "/v1/rules";
 const EVENTS: &str = "/v1/events/stream?only=changes";
 /// A stream without any event or comment for so long is dead.
 const QUIET_STREAM: Duration = Duration::from_secs(45);
+/// A control plane that takes longer to answer is unavailable.
+const REPLY_TIME: Duration = Duration::from_secs(5);
 /// Between two attempts to open the stream.
 const REOPEN_AFTER: Duration = Duration::from_secs(1);
 
@@ -107,6 +109,17 @@ impl ControlPlaneRules {
         let origin = rules.place.clone();
         let read = read.map_err(|error| RuleSourceError::Read { origin, error });
         let fetched = read.as_ref().ok().cloned();
+        let kept = rules.installer.last_good(&rules.place).and_then(|kept| kept.revision);
+        if let (Some(fetched), Some(kept)) = (&fetched, &kept)
+            && fetched.summary.number < kept.number
+        {
+            tracing::warn!(
+                control_plane = rules.place,
+                revision = fetched.summary.number,
+                last = kept.number,
+                "control plane has an older revision than this node had before its restart; it is used"
+            );
+        }
         let read = read.map(|revision| rules.sourced(revision));
         let first = match rules.installer.load_first(&rules.place, read)? {
             FirstRules::OfSource => fetched,
@@ -243,15 +256,21 @@ impl ControlPlaneRules {
 
     /// The newest revision; none if it is the one in force.
     async fn fetch(&self) -> io::Result<Option<StoredRevision>> {
-        let mut call = HttpCall::new(Method::GET, RULES)
-            .with_header(ACCEPT, HeaderValue::from_static("application/json"));
         let current = self.current.as_ref().filter(|_| self.installer.is_current());
+        // Two revisions may have the same number, if the control plane was restored from a backup.
+        let path = match current {
+            Some(current) => format!("{RULES}?digest={}", current.digest),
+            None => RULES.to_owned(),
+        };
+        let mut call = HttpCall::new(Method::GET, path)
+            .with_header(ACCEPT, HeaderValue::from_static("application/json"));
         let tag = current.and_then(|current| HeaderValue::from_str(&format!("\"{}\"", current.number)).ok());
         let is_conditional = tag.is_some();
         if let Some(tag) = tag {
             call = call.with_header(IF_NONE_MATCH, tag);
         }
-        let reply = self.client.send(call).await.map_err(io::Error::other)?;
+        let reply = timeout(REPLY_TIME, self.client.send(call)).await;
+        let reply = reply.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io::Error::other)?;
         if is_conditional && reply.status.is_redirection() {
             return Ok(None);
         }

@@ -36,6 +36,7 @@ use std::io;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
+use tollgate_limiter::line_log::is_hidden;
 use tollgate_redis::StoreObserver;
 
 /// How often what happens.
@@ -164,6 +165,14 @@ async fn keep_exchanging(view: &LiveView, store: &StoreObserver, settings: &Live
             () = tokio::time::sleep_until(next) => {}
             () = view.wait_for_question() => {}
         }
+    }
+}
+
+/// Cuts `text` to at most `most` bytes, and replaces the characters that could control a terminal or forge lines.
+fn clean(text: &mut String, most: usize) {
+    cut(text, most);
+    if text.contains(is_hidden) {
+        *text = text.replace(is_hidden, "?");
     }
 }
 

@@ -163,6 +163,13 @@ where
     type Body = B;
 }
 
+/// Lets more clients connect at once than the default allows.
+pub(crate) fn set_backlog(listener: &TcpListener) {
+    if let Err(error) = SockRef::from(listener).listen(BACKLOG) {
+        tracing::warn!(%error, "backlog of the listener cannot be set");
+    }
+}
+
 /// Serves until `shutdown`, then drains. `connect` makes the service of one connection. Returns the number of connections that were
 /// still open when the grace period ended.
 pub async fn serve<S: ConnectionService>(
@@ -172,9 +179,7 @@ pub async fn serve<S: ConnectionService>(
     shutdown: impl Future<Output = ()>,
     options: ServeOptions,
 ) -> usize {
-    if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
-        tracing::warn!(%error, "backlog of the listener cannot be set");
-    }
+    set_backlog(&listener);
     let builders = Arc::new(ProtocolBuilders::new(&options));
     let slots = Arc::new(Semaphore::new(options.most_connections as usize));
     let (phase, watched) = watch::channel(ServerPhase::Serving);

@@ -4,7 +4,7 @@
 //! hold, and for how long, is up to its protocol.
 
 use crate::connection::ConnectionPermits;
-use crate::serve::{AdmittedConnection, ServerPhase, drain, next_connection};
+use crate::serve::{AdmittedConnection, ServerPhase, drain, next_connection, set_backlog};
 use crate::{ListenerSetup, ServeOptions};
 use rustls::ServerConfig;
 use std::net::SocketAddr;
@@ -98,6 +98,7 @@ pub async fn serve_streams<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
+    set_backlog(&listener);
     let slots = Arc::new(Semaphore::new(options.most_connections as usize));
     let (phase, watched) = watch::channel(ServerPhase::Serving);
     let mut shutdown = pin!(shutdown);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 use tollgate_core::rules::OpenDoor;
 use tollgate_limiter::Limiter;
 use tollgate_listen::{ListenerSetup, ListenerStream, ServeOptions, StreamConnection, serve_streams};
@@ -91,12 +91,13 @@ impl RespDoor {
         let mut session = RespSession::new(self);
         let mut buffer: Vec<u8> = Vec::with_capacity(READ_BYTES);
         let mut replies = Vec::new();
+        // The first byte of a command may take long, the rest may not.
+        let mut deadline = Instant::now() + options.idle_time;
         loop {
-            // The first byte of a command may take long, the rest may not.
-            let longest = if buffer.is_empty() { options.idle_time } else { options.head_time };
+            let had_bytes = !buffer.is_empty();
             let read = tokio::select! {
                 biased;
-                read = timeout(longest, connection.stream.read_buf(&mut buffer)) => read,
+                read = timeout_at(deadline, connection.stream.read_buf(&mut buffer)) => read,
                 () = connection.drain.begun() => return Ok(()),
             };
             match read {
@@ -104,9 +105,16 @@ impl RespDoor {
                 Ok(result) => result?,
                 Err(_) => return Err(io::ErrorKind::TimedOut.into()),
             };
+            let length = buffer.len();
             let ends = self.answer(&mut session, &mut connection.stream, &mut buffer, &mut replies).await?;
             if ends == CommandOutcome::Close {
                 return end(connection.stream).await;
+            }
+            // A command that is not complete keeps the deadline that it got with its first byte.
+            if buffer.is_empty() {
+                deadline = Instant::now() + options.idle_time;
+            } else if !had_bytes || buffer.len() < length {
+                deadline = Instant::now() + options.head_time;
             }
         }
     }

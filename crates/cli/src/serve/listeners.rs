@@ -29,7 +29,7 @@ pub struct NodeListener {
     pub role: ListenerRole,
     /// Its lines in the start message.
     pub summary: String,
-    /// A command to try, at the end of the start message.
+    /// A command to try with the built-in example rules, at the end of the start message.
     pub example: Option<String>,
     /// What it reloads while it runs.
     pub reloads: Vec<ReloadTarget>,
@@ -134,13 +134,17 @@ async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandErr
     if !address.ip().is_loopback() {
         summary += "  note    every client that can reach this address can spend the limits of all keys; keep it internal\n";
     }
-    let example = node.config.rules.is_none().then(|| {
-        format!(
-            "Try it; five checks return 200, then 429:\n\n  \
-             for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{address}/v1/check \
-             -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
-        )
-    });
+    let example = format!(
+        "Try it; five checks return 200, then 429:\n\n  \
+         for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{address}/v1/check \
+         -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
+    );
     let serving = Arc::new(door).serve(listener, node.stop_of(role), ServeOptions::default());
-    Ok(NodeListener { role, summary, example, reloads: Vec::new(), serving: Box::pin(serving) })
+    Ok(NodeListener {
+        role,
+        summary,
+        example: Some(example),
+        reloads: Vec::new(),
+        serving: Box::pin(serving),
+    })
 }

@@ -18,7 +18,8 @@ use tollgate_limiter::{Clock, Limiter};
 use tollgate_redis::RedisStore;
 
 const EXAMPLE_RULES: &str = include_str!("../quickstart.yaml");
-const EXAMPLE_SUMMARY: &str =
+/// The rules in the start message, if they are those of the built-in example.
+pub const EXAMPLE_SUMMARY: &str =
     "built-in example: 5 requests, then one every 2 s, for each key (set your own with --rules FILE)";
 
 /// The repository of a node: in Redis if its store is, else in its data folder, else in memory. It has the revisions of

@@ -1,7 +1,7 @@
 //! The message on standard output when a node is ready: which rules, store and addresses it uses, and an example.
 
 use super::listeners::NodeListener;
-use super::rules::NodeRepository;
+use super::rules::{EXAMPLE_SUMMARY, NodeRepository};
 use crate::config::{ServeConfig, StoreConfig};
 use std::fmt::{self, Display, Formatter};
 use tollgate_control::RuleOwner;
@@ -45,7 +45,9 @@ impl Display for StartMessage<'_> {
         for listener in self.listeners {
             f.write_str(&listener.summary)?;
         }
-        for example in self.listeners.iter().filter_map(|listener| listener.example.as_ref()) {
+        // The examples are about the rules of the built-in example.
+        let examples = self.listeners.iter().filter_map(|listener| listener.example.as_ref());
+        for example in examples.filter(|_| self.rules == EXAMPLE_SUMMARY) {
             writeln!(f, "\n{example}")?;
         }
         writeln!(f, "Press Ctrl-C to stop.")

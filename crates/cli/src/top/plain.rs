@@ -4,6 +4,7 @@ use super::chart::ChartPart;
 use super::panels::{self, TableLine};
 use super::view_state::{Panel, ViewState};
 use std::fmt::{self, Display, Formatter};
+use tollgate_limiter::line_log::is_hidden;
 
 /// Lines of each table.
 const MOST_LINES: usize = 20;
@@ -52,7 +53,8 @@ fn write_table(f: &mut Formatter<'_>, panel: Panel, lines: &[TableLine]) -> fmt:
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     for line in lines {
         let cells = line.cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let text = cells.collect::<Vec<_>>().join("  ");
+        // The names come from other nodes.
+        let text = cells.collect::<Vec<_>>().join("  ").replace(is_hidden, "?");
         writeln!(f, "  {}", text.trim_end())?;
     }
     Ok(())

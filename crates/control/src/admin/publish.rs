@@ -21,7 +21,7 @@ const X_MESSAGE: &str = "x-message";
 /// The longest message of a revision, in characters.
 pub(super) const MOST_MESSAGE_CHARACTERS: usize = 1_000;
 /// How often a change without `If-Match` is tried while others publish too.
-const ATTEMPTS: usize = 10;
+const ATTEMPTS: usize = 100;
 
 /// The revision that a change made.
 #[derive(Debug, Serialize, ToSchema)]
@@ -196,7 +196,10 @@ impl ControlPlane {
             "rules.rollback" => LiveEventKind::RolledBack,
             _ => LiveEventKind::Published,
         };
-        let text = format!("revision {} published by {}", summary.number, change.operator.name);
+        let mut text = format!("revision {} published by {}", summary.number, change.operator.name);
+        if !summary.message.is_empty() {
+            text += &format!(": {}", summary.message);
+        }
         self.live.reporter().report(kind, text);
         self.record(&change.operator, change.peer, action).await;
     }

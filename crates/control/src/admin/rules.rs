@@ -4,7 +4,7 @@ use super::ControlPlane;
 use super::access::{AdminPeer, Operator};
 use super::problem::Problem;
 use super::publish::{BaseRevision, NewRules, PublishedRevision, RuleChange, entity_tag, has_tag, message};
-use super::request_parts::RuleTextBody;
+use super::request_parts::{QueryParts, RuleTextBody};
 use super::rule_check::{CheckedRules, RuleVerdict};
 use super::rule_summary::{RuleSummary, summarize};
 use super::views::RevisionText;
@@ -15,7 +15,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use http::header::{ACCEPT, ETAG};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tollgate_http::response;
 use utoipa::ToSchema;
@@ -29,21 +29,30 @@ pub(super) struct CurrentRules {
     rules: Vec<RuleSummary>,
 }
 
+/// The text that a client has.
+#[derive(Debug, Deserialize)]
+pub(super) struct KnownText {
+    digest: Option<String>,
+}
+
 /// The newest revision of the rules: as YAML with `Accept: application/yaml`, else as JSON. The `ETag` is the number of
 /// the revision.
 #[utoipa::path(get, path = "/v1/rules", tag = "rules",
-    params(("If-None-Match" = Option<String>, Header, description = "The ETag of the revision that the client has")),
+    params(("If-None-Match" = Option<String>, Header, description = "The ETag of the revision that the client has"),
+           ("digest" = Option<String>, Query, description = "The SHA-256 of the text that the client has, in hexadecimal digits: another text of the same number is sent")),
     responses(
         (status = 200, content((CurrentRules = "application/json"), (String = "application/yaml")),
          headers(("ETag" = String, description = "The number of the revision, in quotes"))),
         (status = 304, description = "The client has the newest revision")))]
 pub(super) async fn show_rules(
     State(plane): State<Arc<ControlPlane>>,
+    QueryParts(KnownText { digest }): QueryParts<KnownText>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let newest = plane.newest().await?;
     let tag = entity_tag(newest.summary.number);
-    if has_tag(&headers, tag.as_bytes()) {
+    let has_text = digest.is_none_or(|digest| digest == newest.summary.digest);
+    if has_text && has_tag(&headers, tag.as_bytes()) {
         return Ok(response::not_modified(tag).map(Body::new));
     }
     let mut response = if accepts_yaml(&headers) {

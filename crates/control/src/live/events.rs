@@ -108,7 +108,7 @@ impl EventRing {
 
     pub(crate) fn add(&mut self, time: UnixTime, kind: LiveEventKind, mut text: String) -> Arc<LiveEvent> {
         if text.len() > LONGEST_TEXT {
-            super::cut(&mut text, LONGEST_TEXT);
+            super::clean(&mut text, LONGEST_TEXT);
             text.push('…');
         }
         if self.events.len() == MOST_EVENTS {

@@ -99,13 +99,13 @@ impl NodeTop {
             keys.truncate(KEYS_IN_STATUS);
             for key in keys {
                 for text in [&mut key.kind, &mut key.name, &mut key.fingerprint] {
-                    super::cut(text, LONGEST_NAME);
+                    super::clean(text, LONGEST_NAME);
                 }
             }
         }
         self.routes.truncate(KEYS_IN_STATUS);
         for route in &mut self.routes {
-            super::cut(&mut route.route, LONGEST_NAME);
+            super::clean(&mut route.route, LONGEST_NAME);
         }
     }
 

@@ -218,7 +218,7 @@ impl NodeStatus {
         Some(status)
     }
 
-    /// Cuts what is longer than any honest node tells.
+    /// Cuts what is longer than any honest node tells, and removes what could control a terminal.
     pub(crate) fn bound(&mut self) {
         self.rules.truncate(MOST_STATUS_RULES);
         self.shards.truncate(MOST_SHARDS);
@@ -230,7 +230,7 @@ impl NodeStatus {
         let optional = [&mut self.admin, &mut self.digest, &mut self.rules_error];
         let rules = self.rules.iter_mut().map(|rule| &mut rule.id);
         for name in names.into_iter().chain(optional.into_iter().flatten()).chain(rules) {
-            super::cut(name, LONGEST_NAME);
+            super::clean(name, LONGEST_NAME);
         }
     }
 
@@ -248,6 +248,7 @@ impl NodeStatus {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fleet_top::FrequentKey;
     use super::*;
     use tollgate_limiter::metrics::Histogram;
 
@@ -293,8 +294,14 @@ mod tests {
     fn a_status_is_bounded() {
         let rule = RuleCounters { id: "ü".repeat(1_000), ..RuleCounters::default() };
         let admin = Some("javascript:alert(1)".to_owned());
-        let mut status = NodeStatus { rules: vec![rule; 50], admin, ..NodeStatus::default() };
+        let name = "\u{1b}[2Jedge\n".to_owned();
+        let top = NodeTop {
+            limited: vec![FrequentKey { name: name.clone(), ..FrequentKey::default() }],
+            ..NodeTop::default()
+        };
+        let mut status = NodeStatus { rules: vec![rule; 50], admin, name, top, ..NodeStatus::default() };
         status.bound();
+        assert_eq!((status.name.as_str(), status.top.limited[0].name.as_str()), ("?[2Jedge?", "?[2Jedge?"));
         assert_eq!(status.admin, None);
         assert_eq!((status.rules.len(), status.rules[0].id.len()), (MOST_STATUS_RULES, LONGEST_NAME));
     }

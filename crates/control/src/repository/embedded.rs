@@ -20,6 +20,7 @@ use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -72,6 +73,14 @@ impl fmt::Debug for EmbeddedRepository {
 impl EmbeddedRepository {
     pub(super) fn open(folder: Option<&Path>, clock: Clock) -> Result<Self, RepositoryError> {
         let path = folder.map(|folder| folder.join(FILE));
+        let Some(file) = path.clone() else { return Self::open_at(None, clock) };
+        // The database panics on some damages.
+        catch_unwind(AssertUnwindSafe(|| Self::open_at(path, clock))).unwrap_or_else(|_| {
+            Err(file_error(&file, &redb::Error::Corrupted("the database cannot read it".to_owned())))
+        })
+    }
+
+    fn open_at(path: Option<PathBuf>, clock: Clock) -> Result<Self, RepositoryError> {
         let database = match &path {
             Some(path) => open_file(path)?,
             None => {
@@ -247,7 +256,14 @@ impl EmbeddedRepository {
     pub(super) async fn tokens(&self) -> Result<Vec<StoredToken>, RepositoryError> {
         self.read(|transaction| {
             let tokens = transaction.open_table(TOKENS)?;
-            tokens.iter()?.map(|entry| Ok(from_json("token", entry?.1.value())?)).collect()
+            let mut found = Vec::new();
+            for entry in tokens.iter()? {
+                match from_json("token", entry?.1.value()) {
+                    Ok(token) => found.push(token),
+                    Err(error) => tracing::warn!(%error, "access token skipped"),
+                }
+            }
+            Ok(found)
         })
         .await
     }
@@ -409,6 +425,10 @@ fn open_file(path: &Path) -> Result<Database, RepositoryError> {
     let io_error = |error: io::Error| file_error(path, &redb::Error::Io(error));
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(io_error)?;
+    }
+    // A new database would be written into it, over what was lost.
+    if fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0) {
+        return Err(file_error(path, &redb::Error::Corrupted("it is empty".to_owned())));
     }
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(MODE).open(path);
     let file = file.map_err(io_error)?;

@@ -38,6 +38,11 @@ async fn rules_are_shown_as_json_and_yaml() {
     let known = admin.call("GET", "/v1/rules", "If-None-Match: \"1\"\r\n", "").await;
     assert_eq!((known.status, known.header("etag"), known.body.as_str()), (304, "\"1\"", ""));
     assert_eq!(admin.call("GET", "/v1/rules", "If-None-Match: \"2\"\r\n", "").await.status, 200);
+    let digest = admin.get("/v1/revisions/1").await.json()["digest"].as_str().unwrap().to_owned();
+    for (digest, status) in [(digest.as_str(), 304), ("another", 200)] {
+        let path = format!("/v1/rules?digest={digest}");
+        assert_eq!(admin.call("GET", &path, "If-None-Match: \"1\"\r\n", "").await.status, status);
+    }
 }
 
 #[tokio::test]

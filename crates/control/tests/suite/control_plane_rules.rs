@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate_control::{
     ControlPlaneRules, FollowedRules, HttpClient, InstallSettings, RuleSourceError, RuleStatus, SourceHealth,
+    text_digest,
 };
 use tollgate_limiter::Limiter;
 use tollgate_testbed::{PATIENCE, eventually, wait_until};
@@ -100,8 +101,9 @@ async fn respond(
             }
         }
         return;
-    } else if head.starts_with("get /v1/rules ") {
-        if head.contains(&format!("if-none-match: \"{number}\"\r\n")) {
+    } else if head.starts_with("get /v1/rules ") || head.starts_with("get /v1/rules?digest=") {
+        let has_text = head.starts_with(&format!("get /v1/rules?digest={} ", text_digest(&yaml)));
+        if has_text && head.contains(&format!("if-none-match: \"{number}\"\r\n")) {
             "HTTP/1.1 304 Not Modified\r\n\r\n".to_owned()
         } else {
             let body = serde_json::json!({
@@ -169,13 +171,16 @@ async fn without_events_the_control_plane_is_polled() {
         plane.requests.lock().iter().any(|request| request.contains("if-none-match: \"2\""))
     })
     .await;
-    // Older revisions are not used; another text with the same number is, as soon as it is sent.
+    // Another text of the same number is used: the control plane was restored from a backup.
+    plane.publish(2, 14);
+    eventually("the other text is in force", async || quota(&node.limiter, "a") == Some(14)).await;
+    // Older revisions are not used.
     plane.publish(1, 99);
     let polls =
         || plane.requests.lock().iter().filter(|request| request.starts_with("GET /v1/rules")).count();
     let before = polls();
     eventually("it is polled again", async || polls() >= before + 2).await;
-    assert_eq!((node.status.borrow().revision, quota(&node.limiter, "a")), (2, Some(12)));
+    assert_eq!((node.status.borrow().revision, quota(&node.limiter, "a")), (2, Some(14)));
     plane.publish(3, 13);
     node.until(3, 13).await;
 }
@@ -214,4 +219,14 @@ async fn a_wrong_token_is_an_error_that_does_not_show_it() {
     let opened = ControlPlaneRules::open(client, POLL, InstallSettings::default(), limiter()).await;
     let error = opened.unwrap_err().to_string();
     assert!(error.contains("it answered 401 Unauthorized") && !error.contains("tg_wrong"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_node_takes_the_older_revision_of_a_control_plane_without_its_data() {
+    let plane = TestControlPlane::start(true).await;
+    let data = tempfile::tempdir().unwrap();
+    plane.publish(7, 12);
+    drop(FollowerNode::start(&plane.url, POLL, Some(data.path())).await.unwrap());
+    plane.publish(1, 5);
+    FollowerNode::start(&plane.url, POLL, Some(data.path())).await.unwrap().until(1, 5).await;
 }

@@ -51,7 +51,10 @@ async fn a_damaged_file_is_an_error_that_names_it() {
     let good = fs::read(&path).unwrap();
     let mut without_header = good.clone();
     without_header[..512].fill(0xab);
-    let damages: [&[u8]; 4] = [b"not a database", &good[..4096], &good[..good.len() / 2], &without_header];
+    let mut without_page = good.clone();
+    without_page[4096..8192].fill(0);
+    let damages: [&[u8]; 6] =
+        [b"", b"not a database", &good[..4096], &good[..good.len() / 2], &without_header, &without_page];
     for damaged in damages {
         fs::write(&path, damaged).unwrap();
         let error = open(folder.path()).unwrap_err();

@@ -81,6 +81,19 @@ async fn tokens_and_revocations_that_were_lost_are_stored_again() {
     }
 }
 
+/// A token of a later version, or garbage, does not keep revocations from being read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_cannot_be_read_is_skipped() {
+    let server = RedisServer::start(&[]);
+    let nodes = [start(&server.url()).await, start(&server.url()).await];
+    create(&nodes[0], "a").await;
+    create(&nodes[0], "b").await;
+    until_ids(&nodes[1], "a b").await;
+    server.cli(&["HSET", "tg:control:{rules}:tokens", "later", r#"{"id":"later","role":"owner"}"#]);
+    assert!(nodes[0].repository.remove_token("a").await.unwrap());
+    until_ids(&nodes[1], "b").await;
+}
+
 /// A token is acknowledged by a node, and the store loses it before any other node has read it.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_node_that_acknowledged_a_change_is_enough() {

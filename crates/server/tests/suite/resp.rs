@@ -400,6 +400,15 @@ async fn slow_and_idle_connections_are_closed() {
     let mut slow = door.connect().await;
     slow.send(b"*1\r\n$4\r\nPI").await;
     assert_eq!(slow.rest().await, "", "a command that has begun has to end");
+    // Also if its bytes come one by one.
+    let mut slow = door.connect().await;
+    let endless = async {
+        slow.send(b"*1\r\n$400\r\n").await;
+        while slow.0.write_all(b"x").await.is_ok() {
+            tokio::time::sleep(short / 10).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, endless).await.expect("the connection is closed");
 }
 
 #[tokio::test]
