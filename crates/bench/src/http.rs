@@ -22,11 +22,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tollgate_http::HeaderOptions;
+use tollgate_http::{ForwardAuthOptions, HeaderOptions};
 use tollgate_limiter::line_log::LogDestination;
 use tollgate_limiter::{Counting, DecisionLog, DecisionLogSettings, Limiter, ObservationSettings};
 use tollgate_listen::ServeOptions;
-use tollgate_server::{HttpDoor, Readiness};
+use tollgate_server::{ForwardAuth, HttpDoor, Readiness};
 use tollgate_telemetry::{MetricRegistry, ProcessMetrics};
 
 const RULES: &str = r#"
@@ -141,7 +141,9 @@ fn serve_checks(runtime: &Runtime, limiter: Arc<Limiter>) -> SocketAddr {
             tidied.tidy();
         }
     });
-    let door = HttpDoor { limiter, headers: HeaderOptions::default(), readiness };
+    let (headers, options) = (HeaderOptions::default(), ForwardAuthOptions::default());
+    let forward_auth = ForwardAuth::new(Arc::clone(&limiter), headers, Arc::default(), options);
+    let door = HttpDoor { limiter, headers, forward_auth, readiness };
     runtime.spawn(Arc::new(door).serve(listener, std::future::pending(), ServeOptions::default()));
     address
 }
