@@ -25,7 +25,6 @@ use tokio::runtime::Runtime;
 use tollgate_http::{ForwardAuthOptions, HeaderOptions};
 use tollgate_limiter::line_log::LogDestination;
 use tollgate_limiter::{Counting, DecisionLog, DecisionLogSettings, Limiter, ObservationSettings};
-use tollgate_listen::ServeOptions;
 use tollgate_server::{ForwardAuth, HttpDoor, Readiness};
 use tollgate_telemetry::{MetricRegistry, ProcessMetrics};
 
@@ -144,7 +143,7 @@ fn serve_checks(runtime: &Runtime, limiter: Arc<Limiter>) -> SocketAddr {
     let (headers, options) = (HeaderOptions::default(), ForwardAuthOptions::default());
     let forward_auth = ForwardAuth::new(Arc::clone(&limiter), headers, Arc::default(), options);
     let door = HttpDoor { limiter, headers, forward_auth, readiness };
-    runtime.spawn(Arc::new(door).serve(listener, std::future::pending(), ServeOptions::default()));
+    runtime.spawn(Arc::new(door).serve(listener, std::future::pending(), HttpDoor::default_options()));
     address
 }
 

@@ -206,11 +206,12 @@ pub struct UnsupportedDenyStatus(u16);
 
 impl DenyStatus {
     /// Gives a refusal this status. Its own, which is that for the client, is then in `X-Tollgate-Status`.
-    pub fn apply(self, refusal: &mut FullResponse) {
+    #[must_use]
+    pub fn of_refusal(self, mut refusal: FullResponse) -> FullResponse {
         let own = refusal.status();
         let denied = ErrorCode::Denied.status();
         let status = match self {
-            Self::Own => return,
+            Self::Own => return refusal,
             Self::ServiceUnavailable if own == ErrorCode::RateLimitExceeded.status() => {
                 ErrorCode::Unavailable.status()
             }
@@ -221,6 +222,7 @@ impl DenyStatus {
         };
         *refusal.status_mut() = status;
         refusal.headers_mut().insert(&X_TOLLGATE_STATUS, status_text(own));
+        refusal
     }
 }
 

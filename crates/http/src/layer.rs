@@ -126,15 +126,10 @@ impl RateLimitLayer {
         self.core.refuse(request, peer)
     }
 
-    /// Decides about `request` from `peer` for a door that neither lets it wait nor sees it end. `cost` replaces the cost that the
-    /// request states. Its path is replaced with the canonical form.
-    pub fn check(
-        &self,
-        request: &mut Request<()>,
-        peer: IpAddr,
-        cost: Option<u64>,
-    ) -> Result<Check<'_>, HttpError> {
-        self.core.check(request, peer, cost)
+    /// Decides about `request` from `peer` for a door that neither lets it wait nor sees it end. Its path is replaced with the
+    /// canonical form.
+    pub fn check(&self, request: &mut Request<()>, peer: IpAddr) -> Result<Check<'_>, HttpError> {
+        self.core.check(request, peer)
     }
 
     /// Adds a [`DecisionSummary`] to the extensions of each response that follows from a decision.

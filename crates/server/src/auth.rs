@@ -1,8 +1,7 @@
 //! Forward-auth, `GET /v1/auth`: a proxy asks about each of its requests.
 //!
 //! The response to an admitted request is 200 without a body, with the rate limit headers and the flags for the upstream. That to a
-//! refused one can be passed on to the client as it is. The parameters of the endpoint are written by the operator of the proxy:
-//! `deny_status` is the [`DenyStatus`] of this location, and `cost` the cost of its requests.
+//! refused one can be passed on to the client as it is. `?deny_status=403` is the [`DenyStatus`] of one location of a proxy.
 
 use http::request::Parts;
 use std::net::IpAddr;
@@ -43,34 +42,36 @@ impl ForwardAuth {
     }
 
     /// Responds to the request of a proxy at `peer`.
-    pub async fn respond(&self, head: Parts, peer: IpAddr) -> FullResponse {
-        let parameters = match AuthParameters::parse(head.uri.query().unwrap_or_default()) {
-            Ok(parameters) => parameters,
-            Err(error) => return error.response(),
-        };
+    pub async fn respond(&self, mut head: Parts, peer: IpAddr) -> FullResponse {
         if !self.options.trusts(peer) {
             return self.refuse_peer(peer);
         }
-        match self.decide(head, parameters.cost).await {
+        let endpoint = std::mem::take(&mut head.uri);
+        let original = self.options.original(head);
+        let query = original.as_ref().ok().and_then(|original| original.request.uri().query());
+        let status = match written_status(endpoint.query(), query) {
+            Ok(status) => status.unwrap_or(self.options.deny_status),
+            Err(error) => return error.response(),
+        };
+        let decided = match original {
+            Ok(original) => self.decide(original).await,
+            Err(error) => Err(error),
+        };
+        match decided {
             Ok(AuthResponse::Admission(response)) => response,
-            Ok(AuthResponse::Refusal(response)) => self.with_deny_status(response, &parameters),
-            Err(error) => self.with_deny_status(error.response(), &parameters),
+            Ok(AuthResponse::Refusal(response)) => status.of_refusal(response),
+            Err(error) => status.of_refusal(error.response()),
         }
     }
 
-    async fn decide(&self, head: Parts, cost: Option<u64>) -> Result<AuthResponse, HttpError> {
-        let OriginalRequest { mut request, peer } = self.options.original(head)?;
-        let decision = self.limits.check(&mut request, peer, cost)?.decision().await;
+    async fn decide(&self, original: OriginalRequest) -> Result<AuthResponse, HttpError> {
+        let OriginalRequest { mut request, peer } = original;
+        let decision = self.limits.check(&mut request, peer)?.decision().await;
         let (headers, options) = (std::mem::take(request.headers_mut()), self.limits.header_options());
         Ok(match response::refusal(&decision, options, &headers) {
             Some(refusal) => AuthResponse::Refusal(refusal),
             None => AuthResponse::Admission(response::admission(&decision, options, headers)),
         })
-    }
-
-    fn with_deny_status(&self, mut refusal: FullResponse, parameters: &AuthParameters) -> FullResponse {
-        parameters.deny_status.unwrap_or(self.options.deny_status).apply(&mut refusal);
-        refusal
     }
 
     /// What this peer says of a request is not believed, and the request itself is not the one to decide about.
@@ -91,50 +92,16 @@ enum AuthResponse {
     Refusal(FullResponse),
 }
 
-/// The parameters of the endpoint.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct AuthParameters {
-    deny_status: Option<DenyStatus>,
-    cost: Option<u64>,
-}
-
-impl AuthParameters {
-    fn parse(query: &str) -> Result<Self, HttpError> {
-        let mut parameters = Self::default();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let is_twice = match name {
-                "deny_status" => parameters.deny_status.replace(deny_status(value)?).is_some(),
-                "cost" => parameters.cost.replace(cost(value)?).is_some(),
-                _ => return Err(unknown(name)),
-            };
-            if is_twice {
-                let message = format!("the parameter `{name}` occurs more than once");
-                return Err(HttpError::bad_request(message).in_field(name));
-            }
-        }
-        Ok(parameters)
-    }
-}
-
-fn deny_status(value: &str) -> Result<DenyStatus, HttpError> {
-    let status = value.parse::<u16>().map(DenyStatus::try_from);
-    let message = match status {
-        Ok(Ok(status)) => return Ok(status),
+/// The status that the operator of the proxy wrote into `query`, that of the endpoint. If it is that of the original request, the
+/// proxy has kept it (as Caddy does), and the client wrote it.
+fn written_status(query: Option<&str>, original: Option<&str>) -> Result<Option<DenyStatus>, HttpError> {
+    let Some(query) = query.filter(|query| original != Some(query)) else { return Ok(None) };
+    let mut values = query.split('&').filter_map(|pair| pair.strip_prefix("deny_status="));
+    let Some(value) = values.next() else { return Ok(None) };
+    let message = match value.parse::<u16>().map(DenyStatus::try_from) {
+        Ok(Ok(status)) => return Ok(Some(status)),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "`deny_status` is a status: 429, 403, 401 or 503".to_owned(),
     };
     Err(HttpError::bad_request(message).in_field("deny_status"))
-}
-
-fn cost(value: &str) -> Result<u64, HttpError> {
-    let number = value.parse().ok().filter(|_| value.bytes().all(|byte| byte.is_ascii_digit()));
-    number.ok_or_else(|| HttpError::bad_request("`cost` is a whole number").in_field("cost"))
-}
-
-#[cold]
-fn unknown(name: &str) -> HttpError {
-    let shown: String = name.chars().take(100).collect();
-    HttpError::bad_request(format!("there is no parameter `{shown}`"))
-        .with_hint("the parameters are deny_status and cost")
 }

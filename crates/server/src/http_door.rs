@@ -22,6 +22,8 @@ use tollgate_listen::{
 
 /// The time within which a request body must arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
+/// More than nginx accepts from its clients by default, which is 32 KiB.
+const MOST_HEAD_BYTES: usize = 64 * 1024;
 
 /// What the HTTP door needs to respond.
 #[derive(Debug)]
@@ -43,6 +45,11 @@ impl HttpDoor {
         let capabilities =
             BTreeSet::from([DoorCapability::Domain, DoorCapability::Tier, DoorCapability::Priority]);
         OpenDoor { name: "the check API", capabilities, identities: None }
+    }
+
+    /// The bounds of its listener. A proxy that asks passes on the headers of its client, and adds its own.
+    pub fn default_options() -> ServeOptions {
+        ServeOptions { most_head_bytes: MOST_HEAD_BYTES, ..ServeOptions::default() }
     }
 
     /// Serves until `shutdown` resolves, then drains. Returns the number of connections that were cut because they were

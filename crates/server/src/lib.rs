@@ -15,7 +15,6 @@
 //! use std::sync::Arc;
 //! use tollgate_http::{ForwardAuthOptions, HeaderOptions};
 //! use tollgate_limiter::{Clock, Limiter, MemoryStore};
-//! use tollgate_listen::ServeOptions;
 //! use tollgate_server::{ForwardAuth, HttpDoor, Readiness};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
@@ -32,7 +31,7 @@
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! let shutdown = async {}; // A signal, in a real server.
-//! let cut_connections = Arc::new(door).serve(listener, shutdown, ServeOptions::default()).await;
+//! let cut_connections = Arc::new(door).serve(listener, shutdown, HttpDoor::default_options()).await;
 //! assert_eq!(cut_connections, 0);
 //! # std::io::Result::Ok(()) })?;
 //! # std::io::Result::Ok(())

@@ -20,7 +20,6 @@ use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::metrics::MetricSource;
-use tollgate_listen::ServeOptions;
 use tollgate_server::{ForwardAuth, HttpDoor, Readiness, RespDoor};
 
 /// An open listener. It is served while the node runs.
@@ -156,6 +155,6 @@ async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandErr
              -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
         )
     });
-    let serving = Arc::new(door).serve(listener, node.stop_of(role), ServeOptions::default());
+    let serving = Arc::new(door).serve(listener, node.stop_of(role), HttpDoor::default_options());
     Ok(NodeListener { role, summary, example, reloads, serving: Box::pin(serving) })
 }

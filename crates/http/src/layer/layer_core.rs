@@ -68,17 +68,9 @@ impl LayerCore {
     }
 
     /// Decides about a request whose end is not seen.
-    pub(super) fn check(
-        &self,
-        request: &mut Request<()>,
-        peer: IpAddr,
-        cost: Option<u64>,
-    ) -> Result<Check<'_>, HttpError> {
-        let checked = self.ask(request, Some(SocketAddr::new(peer, 0)), |request| {
-            let cost = cost.unwrap_or(request.cost);
-            self.limiter.check(&tollgate_limiter::Request { cost, ..*request })
-        });
-        Ok(checked??)
+    pub(super) fn check(&self, request: &mut Request<()>, peer: IpAddr) -> Result<Check<'_>, HttpError> {
+        let peer = SocketAddr::new(peer, 0);
+        Ok(self.ask(request, Some(peer), |request| self.limiter.check(request))??)
     }
 
     fn ask<A, R>(

@@ -9,7 +9,6 @@ use tokio::task::JoinHandle;
 use tollgate_core::rules::load;
 use tollgate_http::{ForwardAuthOptions, HeaderOptions};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
-use tollgate_listen::ServeOptions;
 use tollgate_server::{ForwardAuth, HttpDoor, Readiness};
 
 /// 2027-01-15T08:00:00Z
@@ -83,7 +82,7 @@ impl DoorFixture {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let served = tokio::spawn(Arc::clone(&door).serve(listener, shutdown, ServeOptions::default()));
+        let served = tokio::spawn(Arc::clone(&door).serve(listener, shutdown, HttpDoor::default_options()));
         Self { address, clock, door, stop, served }
     }
 
