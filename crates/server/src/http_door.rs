@@ -17,7 +17,8 @@ use tollgate_http::endpoint::{EndpointMethods, EndpointTable};
 use tollgate_http::{FullResponse, HeaderOptions, origin};
 use tollgate_limiter::Limiter;
 use tollgate_listen::{
-    DiscardedBody, ListenerSetup, Peer, Readiness, ServeOptions, discard_body, health_response, read_body, serve,
+    DiscardedBody, ListenerSetup, Peer, Readiness, ServeOptions, discard_body, health_response, read_body,
+    serve,
 };
 
 /// The time within which a request body must arrive.
