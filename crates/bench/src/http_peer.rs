@@ -152,7 +152,7 @@ async fn serve_constant(listener: TcpListener, endpoint: MeasuredEndpoint) {
     while let Ok((stream, _)) = listener.accept().await {
         let _ = stream.set_nodelay(true);
         tokio::spawn(async move {
-            let service = service_fn(async move |request: Request<Incoming>| {
+            let service = service_fn(move |request: Request<Incoming>| async move {
                 Ok::<_, Infallible>(constant(request, endpoint).await)
             });
             let connection =
