@@ -125,7 +125,6 @@ fn loopback_is_trusted_by_default_and_statuses_are_validated() {
     assert_eq!(options.deny_status, DenyStatus::Forbidden);
     assert!(!options.trusts("127.0.0.1".parse().unwrap()));
     for status in [200, 204, 302, 404, 500] {
-        assert_eq!(read(&format!("{{ deny_status: {status} }}")), None);
         let error = DenyStatus::try_from(status).unwrap_err().to_string();
         assert!(error.contains("write 429, 403, 401 or 503"), "{error}");
     }
