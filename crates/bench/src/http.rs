@@ -1,43 +1,29 @@
-//! `POST /v1/check` over keep-alive beside a bare hyper server with a constant response, and with all telemetry beside
-//! none: same machine, client and runtime, in turns.
+//! `POST /v1/check` beside a bare hyper server that reads the same body and answers the same bytes, and with all telemetry
+//! beside none: same machine, client and runtime, in turns.
 //!
 //! All telemetry: decisions are counted and observed (durations, top keys), a file has the decision log with its default
 //! shares, and `/metrics` is scraped every second.
 
 use crate::admin;
+use crate::http_peer::{MeasuredEndpoint, RULES, compare, serve_role};
 use crate::measurement::{median, report_at_least};
 use crate::workload::limiter;
-use bytes::Bytes;
-use http::Response;
-use http_body_util::Full;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tollgate_http::HeaderOptions;
+use tollgate_http::{ForwardAuthOptions, HeaderOptions};
 use tollgate_limiter::line_log::LogDestination;
 use tollgate_limiter::{Counting, DecisionLog, DecisionLogSettings, Limiter, ObservationSettings};
-use tollgate_listen::ServeOptions;
-use tollgate_server::{HttpDoor, Readiness};
+use tollgate_server::{ForwardAuth, HttpDoor, Readiness};
 use tollgate_telemetry::{MetricRegistry, ProcessMetrics};
 
-const RULES: &str = r#"
-rules:
-  - id: orders
-    match: { api_key_pattern: "sk_prod_*", endpoint_regex: "^/v1/orders.*" }
-    params: { capacity: 1000000, refill_rate: 1000000, window: 60 }
-"#;
-const ROUNDS: usize = 9;
 const CONNECTIONS: usize = 32;
-const REQUESTS: usize = 60_000;
 /// The turns with and without telemetry. They are short, because the load of the machine changes within seconds.
 const TELEMETRY_TURNS: usize = 100;
 const TURN_REQUESTS: usize = 6_400;
@@ -45,33 +31,21 @@ const SCRAPE_EVERY: Duration = Duration::from_secs(1);
 const TIDY_EVERY: Duration = Duration::from_millis(100);
 
 pub fn run() {
-    println!("http: {REQUESTS} requests over {CONNECTIONS} connections, medians of {ROUNDS} rounds in turns");
+    if serve_role(MeasuredEndpoint::Check) {
+        return;
+    }
+    if std::env::args().nth(2).as_deref() == Some("peer") {
+        return compare(MeasuredEndpoint::Check, 0.85);
+    }
+    // In a process of its own, because it pins itself.
+    let program = std::env::current_exe().expect("this program has a path");
+    let compared = Command::new(program).args(["http", "peer"]).status();
+    assert!(compared.is_ok_and(|status| status.success()), "the comparison with hyper ends");
     let Ok(runtime) = tokio::runtime::Runtime::new() else {
         eprintln!("cannot start a runtime");
         return;
     };
-    compare_with_hyper(&runtime);
     compare_with_telemetry(&runtime);
-}
-
-fn compare_with_hyper(runtime: &Runtime) {
-    let bare = runtime.block_on(listen());
-    let bare_address = address(&bare);
-    runtime.spawn(serve_constant(bare));
-    let our_address = serve_checks(runtime, Arc::new(limiter(RULES, 1 << 28)));
-
-    let (mut bare_rates, mut our_rates) = (Vec::new(), Vec::new());
-    for round in 0..=ROUNDS {
-        let (bare_rate, our_rate) = (requests_per_second(bare_address), requests_per_second(our_address));
-        // The first round only warms up.
-        if round > 0 {
-            bare_rates.push(bare_rate);
-            our_rates.push(our_rate);
-        }
-    }
-    let (bare_rate, our_rate) = (median(&mut bare_rates), median(&mut our_rates));
-    println!("  bare hyper {bare_rate:>8.0}/s   POST /v1/check {our_rate:>8.0}/s");
-    report_at_least("POST /v1/check × bare hyper", our_rate / bare_rate, 0.8);
 }
 
 fn compare_with_telemetry(runtime: &Runtime) {
@@ -141,8 +115,10 @@ fn serve_checks(runtime: &Runtime, limiter: Arc<Limiter>) -> SocketAddr {
             tidied.tidy();
         }
     });
-    let door = HttpDoor { limiter, headers: HeaderOptions::default(), readiness };
-    runtime.spawn(Arc::new(door).serve(listener, std::future::pending(), ServeOptions::default()));
+    let (headers, options) = (HeaderOptions::default(), ForwardAuthOptions::default());
+    let forward_auth = ForwardAuth::new(Arc::clone(&limiter), headers, Arc::default(), options);
+    let door = HttpDoor { limiter, headers, forward_auth, readiness };
+    runtime.spawn(Arc::new(door).serve(listener, std::future::pending(), HttpDoor::default_options()));
     address
 }
 
@@ -154,28 +130,7 @@ fn address(listener: &TcpListener) -> SocketAddr {
     listener.local_addr().expect("a bound listener has an address")
 }
 
-/// Hyper alone: 200 and a constant of about the length of a check response.
-async fn serve_constant(listener: TcpListener) {
-    const BODY: &[u8] = br#"{"allowed":true,"limit":1000000,"remaining":999999,"reset_after_ms":1,"retry_after_ms":0,"rule":"orders","degraded":false}"#;
-    while let Ok((stream, _)) = listener.accept().await {
-        let _ = stream.set_nodelay(true);
-        tokio::spawn(async move {
-            let service = service_fn(|_request| async {
-                let mut response = Response::new(Full::new(Bytes::from_static(BODY)));
-                let json = http::HeaderValue::from_static("application/json");
-                response.headers_mut().insert(http::header::CONTENT_TYPE, json);
-                Ok::<_, Infallible>(response)
-            });
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
-        });
-    }
-}
-
 /// One thread keeps all connections busy, with one request on each at a time.
-fn requests_per_second(address: SocketAddr) -> f64 {
-    requests_per_second_of(address, REQUESTS)
-}
-
 fn requests_per_second_of(address: SocketAddr, requests: usize) -> f64 {
     let mut connections: Vec<(TcpStream, Vec<u8>)> = (0..CONNECTIONS)
         .map(|number| {

@@ -1,5 +1,5 @@
 //! Benchmarks of Tollgate and its peers: `cargo run --release -p tollgate-bench` runs all; `check`, `memory`, `attack`,
-//! `http`, `redis`, `resp`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
+//! `http`, `auth`, `redis`, `resp`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
 //!
 //! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
 //! turns with Tollgate, as medians over rounds.
@@ -7,9 +7,11 @@
 
 mod admin;
 mod attack;
+mod auth;
 mod check;
 mod gateway;
 mod http;
+mod http_peer;
 mod layer;
 mod measurement;
 mod memory;
@@ -25,11 +27,12 @@ use std::process::{Command, ExitCode};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const BENCHES: [(&str, fn()); 10] = [
+const BENCHES: [(&str, fn()); 11] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
     ("http", http::run),
+    ("auth", auth::run),
     ("redis", redis::run),
     ("resp", resp::run),
     ("gateway", gateway::run),

@@ -44,7 +44,7 @@ pub use telemetry::{DecisionLogConfig, TelemetryConfig};
 use telemetry::{TelemetryFlags, WrittenTelemetry};
 use tollgate_control::FailedTestPolicy;
 use tollgate_core::document::{Document, DocumentPath};
-use tollgate_http::{HeaderOptions, IdentityExtractor, IdentityOptions};
+use tollgate_http::{ForwardAuthOptions, HeaderOptions, IdentityExtractor, IdentityOptions};
 use tollgate_limiter::{AbuseSettings, Emergency};
 
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
@@ -100,7 +100,7 @@ pub struct WrittenSettings {
     /// Most memory for states, such as 64MB [default: 512MB]
     #[arg(long, env = "TOLLGATE_STORE_MEMORY", value_name = "SIZE")]
     store_memory: Option<TextOrNumber>,
-    /// Address of the check API [default: 127.0.0.1:8080]
+    /// Address of the check API and of forward-auth [default: 127.0.0.1:8080]
     #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
     listen: Option<TextOrNumber>,
     /// Address of the RESP door, the Redis protocol [default: none]
@@ -144,6 +144,8 @@ pub struct WrittenSettings {
     resp: Option<WrittenResp>,
     #[arg(skip)]
     identity: Option<IdentityOptions>,
+    #[arg(skip)]
+    forward_auth: Option<ForwardAuthOptions>,
     #[arg(skip)]
     headers: Option<HeaderOptions>,
     #[arg(skip)]
@@ -212,6 +214,7 @@ impl WrittenSettings {
             admin: self.admin.or(other.admin),
             resp: self.resp.or(other.resp),
             identity: self.identity.or(other.identity),
+            forward_auth: self.forward_auth.or(other.forward_auth),
             headers: self.headers.or(other.headers),
             abuse: self.abuse.or(other.abuse),
             telemetry: self.telemetry.or(other.telemetry),
@@ -347,6 +350,8 @@ pub struct ServeConfig {
     pub gateway: Option<GatewayConfig>,
     /// How the client of a request is identified.
     pub identities: Arc<IdentityExtractor>,
+    /// Which proxies may ask about their requests; none for the default.
+    pub forward_auth: Option<ForwardAuthOptions>,
     /// Which headers a response has.
     pub headers: HeaderOptions,
     /// What is done about keys with far too many requests.
@@ -420,6 +425,7 @@ impl ServeConfig {
             )?,
             listen: settings.listen.as_ref().map_or(Ok(DEFAULT_LISTEN), parse_address)?,
             identities: Arc::default(),
+            forward_auth: settings.forward_auth,
             headers: settings.headers.unwrap_or_default(),
             abuse: settings.abuse.unwrap_or_default().settings(),
             telemetry: telemetry.map_err(|placed| placed.error)?,

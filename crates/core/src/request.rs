@@ -109,11 +109,14 @@ pub enum Door {
     Gateway,
     /// The Redis protocol.
     Resp,
+    /// Forward-auth: a proxy that asks about each of its requests.
+    Auth,
 }
 
 impl Door {
     /// All doors.
-    pub const ALL: [Self; 5] = [Self::Library, Self::Layer, Self::Check, Self::Gateway, Self::Resp];
+    pub const ALL: [Self; 6] =
+        [Self::Library, Self::Layer, Self::Check, Self::Gateway, Self::Resp, Self::Auth];
 
     /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
@@ -123,6 +126,7 @@ impl Door {
             Self::Check => "check",
             Self::Gateway => "gateway",
             Self::Resp => "resp",
+            Self::Auth => "auth",
         }
     }
 }

@@ -11,6 +11,8 @@ pub enum EndpointMethods {
     Read,
     /// POST.
     Post,
+    /// GET, HEAD and POST.
+    ReadOrPost,
 }
 
 impl EndpointMethods {
@@ -19,6 +21,7 @@ impl EndpointMethods {
         match self {
             Self::Read => "GET, HEAD",
             Self::Post => "POST",
+            Self::ReadOrPost => "GET, HEAD, POST",
         }
     }
 
@@ -26,6 +29,7 @@ impl EndpointMethods {
         match self {
             Self::Read => method == Method::GET || method == Method::HEAD,
             Self::Post => method == Method::POST,
+            Self::ReadOrPost => method == Method::POST || Self::Read.contains(method),
         }
     }
 }

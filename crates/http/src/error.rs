@@ -61,6 +61,11 @@ impl HttpError {
         Self::new(ErrorCode::RequestTimeout, "the body did not arrive in time")
     }
 
+    /// 403: this peer may not ask.
+    pub fn forbidden(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorCode::Forbidden, message)
+    }
+
     /// 404: nothing is served at `path`.
     pub fn not_found(path: &str) -> Self {
         let shown: String = path.chars().take(100).collect();

@@ -32,6 +32,14 @@ pub static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-fo
 pub static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 /// The host that the client sent.
 pub static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+pub(crate) static X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+pub(crate) static X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+pub(crate) static X_ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+pub(crate) static X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+pub(crate) static X_ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
+pub(crate) static X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+/// The status for the client, in a refusal that has another one for the proxy.
+pub(crate) static X_TOLLGATE_STATUS: HeaderName = HeaderName::from_static("x-tollgate-status");
 pub(crate) static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub(crate) static GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub(crate) static GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");

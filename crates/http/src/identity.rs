@@ -15,7 +15,9 @@ mod redact;
 mod source;
 
 pub use client_ip::{ClientIpOptions, ForwardedHeader, IpNetwork};
+pub(crate) use client_ip::{contains, last_hop};
 pub use extractor::{Caller, IdentityExtractor};
+pub(crate) use forwarded::address as written_address;
 pub use jwt::{JwtAlgorithm, JwtOptions};
 pub use options::{IdentityError, IdentityOptions, IdentityProblem, IdentitySources, TrustedHeader};
 pub use redact::redacted;

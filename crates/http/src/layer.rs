@@ -19,6 +19,7 @@ mod future;
 mod layer_core;
 mod shared_permit;
 
+use crate::error::HttpError;
 use crate::headers::HeaderOptions;
 use crate::identity::IdentityExtractor;
 use crate::reserved_headers::ReservedHeaders;
@@ -29,10 +30,10 @@ pub use future::ResponseFuture;
 use http::{Extensions, Request, Response};
 use layer_core::{DecisionSummaries, LayerCore, LayerOutcome};
 pub use shared_permit::SharedPermit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tollgate_limiter::{Decision, Door, Limiter};
+use tollgate_limiter::{Check, Decision, Door, Limiter};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -123,6 +124,12 @@ impl RateLimitLayer {
     pub fn refuse(&self, request: &mut Request<()>) -> Option<Decision> {
         let peer = self.peer.or_else(|| (self.core.peer_from)(request.extensions()));
         self.core.refuse(request, peer)
+    }
+
+    /// Decides about `request` from `peer` for a door that neither lets it wait nor sees it end. Its path is replaced with the
+    /// canonical form.
+    pub fn check(&self, request: &mut Request<()>, peer: IpAddr) -> Result<Check<'_>, HttpError> {
+        self.core.check(request, peer)
     }
 
     /// Adds a [`DecisionSummary`] to the extensions of each response that follows from a decision.

@@ -40,7 +40,7 @@
 //! | [`layer::SharedPermit`] | counts work that outlives the response (`algorithm: concurrency`) |
 //!
 //! Servers that are no tower services use the parts: [`path`] and [`host`] for canonical forms, [`endpoint`], [`response`] and
-//! [`HttpError`] for whole responses, [`grpc`] for gRPC statuses, [`ReservedHeaders`] for what a client must not send.
+//! [`HttpError`] for whole responses, [`forward_auth`] for requests that a proxy describes, [`grpc`] for gRPC statuses, [`ReservedHeaders`] for what a client must not send.
 //!
 //! Every header name is written in [`headers`], and every status code in [`body`], [`response`] and [`grpc`].
 //!
@@ -51,6 +51,7 @@
 pub mod body;
 pub mod endpoint;
 pub mod error;
+pub mod forward_auth;
 pub mod grpc;
 pub mod headers;
 pub mod host;
@@ -62,6 +63,7 @@ pub mod reserved_headers;
 pub mod response;
 
 pub use error::HttpError;
+pub use forward_auth::{DenyStatus, ForwardAuthOptions};
 pub use headers::{HeaderOptions, ResetFormat, UnavailableStatus};
 pub use identity::{Caller, IdentityError, IdentityExtractor, IdentityOptions};
 pub use layer::{PeerAddr, RateLimit, RateLimitLayer};

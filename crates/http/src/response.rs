@@ -1,7 +1,7 @@
 //! Whole responses: a status, its headers and one body.
 
 use crate::body::{self, BodyFormat, ErrorCode, ErrorMessage, JSON, PROBLEM_JSON};
-use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions};
+use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions, write_flag};
 use bytes::Bytes;
 use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -84,6 +84,19 @@ pub(crate) fn refusal_reusing(
         }
         Outcome::Unlimited | Outcome::Admitted(_) | Outcome::Denied => refusal(decision, options, &headers),
     }
+}
+
+/// The response about an admitted request to a proxy that asked: 200 without a body, with the headers of `decision` and its flags for
+/// the upstream. `headers` is a map that is reused.
+pub fn admission(decision: &Decision, options: &HeaderOptions, mut headers: HeaderMap) -> FullResponse {
+    headers.clear();
+    options.write(decision, &mut headers);
+    for flag in decision.flags() {
+        write_flag(&flag, &mut headers);
+    }
+    let mut response = Response::new(Full::default());
+    *response.headers_mut() = headers;
+    response
 }
 
 /// Whether a response says that a limit was exceeded (429).

@@ -54,7 +54,7 @@
 //! | [`MinRate`], [`SendLimits`], [`PeerWait`] | how slow a client may be |
 //! | [`RefusalFastPath`] | answers repeated requests of a refused client before they are parsed |
 //! | [`Readiness`], [`health_response`] | health endpoints |
-//! | [`read_body`] | reads a request body, bounded in size and time |
+//! | [`read_body`], [`discard_body`] | read a request body, bounded in size and time |
 
 mod connection;
 mod connection_activity;
@@ -82,7 +82,7 @@ pub use listener_counters::ListenerCounters;
 pub use min_rate::{MinRate, PeerWait, RateWindow, SendLimits};
 pub use readiness::{NotReady, Readiness, health_response};
 pub use refusal_fast_path::{RefusalFastPath, RefusedRepeat, RepeatedRequest};
-pub use request_body::read_body;
+pub use request_body::{DiscardedBody, discard_body, read_body};
 pub use serve::{ConnectionService, Framing, ListenerSetup, Peer, Protocols, ServeOptions, serve};
 pub use streams::{DrainSignal, ListenerStream, StreamConnection, serve_streams};
 pub use tls::{PemFileError, ServerCertificate, TlsError};

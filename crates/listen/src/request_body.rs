@@ -26,6 +26,36 @@ pub async fn read_body(body: Incoming, most_bytes: usize, most_time: Duration) -
     }
 }
 
+/// Reads a body whose content does not matter, so that the next request can follow on the connection.
+pub async fn discard_body(mut body: Incoming, most_bytes: usize, most_time: Duration) -> DiscardedBody {
+    if body.is_end_stream() {
+        return DiscardedBody::Whole;
+    }
+    if body.size_hint().lower() > most_bytes as u64 {
+        return DiscardedBody::Part;
+    }
+    let discarding = async {
+        let mut length = 0;
+        loop {
+            match next_data(&mut body).await {
+                Ok(Some(data)) if length + data.len() <= most_bytes => length += data.len(),
+                Ok(Some(_)) | Err(_) => return DiscardedBody::Part,
+                Ok(None) => return DiscardedBody::Whole,
+            }
+        }
+    };
+    tokio::time::timeout(most_time, discarding).await.unwrap_or(DiscardedBody::Part)
+}
+
+/// How much of a body was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiscardedBody {
+    /// All of it.
+    Whole,
+    /// It was too long or too slow: the connection cannot be used again.
+    Part,
+}
+
 /// The result if it is ready at the second poll. Hyper reads a body only after it was first polled, so the first poll never
 /// finds one, and a timer set then would be set for every request.
 async fn ready_at_second_poll<F: Future>(mut reading: Pin<&mut F>) -> Option<F::Output> {

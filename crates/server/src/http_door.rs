@@ -1,11 +1,14 @@
-//! The HTTP door: routes requests to the check API and the health endpoints.
+//! The HTTP door: routes requests to the check API, forward-auth and the health endpoints.
 
+use crate::auth::{self, ForwardAuth};
 use crate::{batch, check};
-use http::Request;
+use http::header::CONNECTION;
+use http::{HeaderValue, Request};
 use hyper::body::Incoming;
 use hyper::service::{Service, service_fn};
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -13,10 +16,15 @@ use tollgate_core::rules::{DoorCapability, OpenDoor};
 use tollgate_http::endpoint::{EndpointMethods, EndpointTable};
 use tollgate_http::{FullResponse, HeaderOptions, origin};
 use tollgate_limiter::Limiter;
-use tollgate_listen::{ListenerSetup, Readiness, ServeOptions, health_response, read_body, serve};
+use tollgate_listen::{
+    DiscardedBody, ListenerSetup, Peer, Readiness, ServeOptions, discard_body, health_response, read_body,
+    serve,
+};
 
 /// The time within which a request body must arrive.
 const BODY_TIME: Duration = Duration::from_secs(10);
+/// More than nginx accepts from its clients by default, which is 32 KiB.
+const MOST_HEAD_BYTES: usize = 64 * 1024;
 
 /// What the HTTP door needs to respond.
 #[derive(Debug)]
@@ -25,6 +33,8 @@ pub struct HttpDoor {
     pub limiter: Arc<Limiter>,
     /// Which rate limit headers responses carry.
     pub headers: HeaderOptions,
+    /// Answers `/v1/auth`.
+    pub forward_auth: ForwardAuth,
     /// What `/readyz` reports.
     pub readiness: Arc<Readiness>,
 }
@@ -36,6 +46,11 @@ impl HttpDoor {
         let capabilities =
             BTreeSet::from([DoorCapability::Domain, DoorCapability::Tier, DoorCapability::Priority]);
         OpenDoor { name: "the check API", capabilities, identities: None }
+    }
+
+    /// The bounds of its listener. A proxy that asks passes on the headers of its client, and adds its own.
+    pub fn default_options() -> ServeOptions {
+        ServeOptions { most_head_bytes: MOST_HEAD_BYTES, ..ServeOptions::default() }
     }
 
     /// Serves until `shutdown` resolves, then drains. Returns the number of connections that were cut because they were
@@ -51,13 +66,15 @@ impl HttpDoor {
             shutdown.await;
             readiness.set_draining();
         };
-        serve(listener, ListenerSetup::default(), |_peer| service(Arc::clone(&self)), shutdown, options).await
+        let connect = |peer: Peer| service(Arc::clone(&self), peer.address.ip());
+        serve(listener, ListenerSetup::default(), connect, shutdown, options).await
     }
 }
 
 /// The service of one connection.
 fn service(
     door: Arc<HttpDoor>,
+    peer: IpAddr,
 ) -> impl Service<
     Request<Incoming>,
     Response = FullResponse,
@@ -69,7 +86,7 @@ fn service(
 + 'static {
     service_fn(move |request| {
         let door = Arc::clone(&door);
-        async move { Ok(door.respond(request).await) }
+        async move { Ok(door.respond(request, peer).await) }
     })
 }
 
@@ -78,6 +95,7 @@ fn service(
 enum CheckEndpoint {
     Check,
     Batch,
+    Auth,
     Health,
     Ready,
 }
@@ -85,12 +103,13 @@ enum CheckEndpoint {
 const ENDPOINTS: EndpointTable<CheckEndpoint> = EndpointTable(&[
     ("/v1/check", EndpointMethods::Post, CheckEndpoint::Check),
     ("/v1/check/batch", EndpointMethods::Post, CheckEndpoint::Batch),
+    ("/v1/auth", EndpointMethods::ReadOrPost, CheckEndpoint::Auth),
     ("/healthz", EndpointMethods::Read, CheckEndpoint::Health),
     ("/readyz", EndpointMethods::Read, CheckEndpoint::Ready),
 ]);
 
 impl HttpDoor {
-    async fn respond(&self, request: Request<Incoming>) -> FullResponse {
+    async fn respond(&self, request: Request<Incoming>, peer: IpAddr) -> FullResponse {
         let (head, body) = request.into_parts();
         let endpoint = match ENDPOINTS.find(&head.method, head.uri.path()) {
             Ok(endpoint) => endpoint,
@@ -110,6 +129,14 @@ impl HttpDoor {
                 Ok(json) => batch::respond(self, &json).await,
                 Err(error) => error.response(),
             },
+            CheckEndpoint::Auth => {
+                let discarded = discard_body(body, auth::MOST_BYTES, BODY_TIME).await;
+                let mut response = self.forward_auth.respond(head, peer).await;
+                if discarded == DiscardedBody::Part {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                response
+            }
             CheckEndpoint::Health => health_response(),
             CheckEndpoint::Ready => self.readiness.response(),
         }

@@ -2,20 +2,20 @@
 //! for decisions.
 //!
 //! A door is a type in a file of its own, with `serve` to run it on a listener and `describe` to tell the rule compiler
-//! what it supports. [`HttpDoor`] is `POST /v1/check`, `POST /v1/check/batch`, `GET /healthz` and
+//! what it supports. [`HttpDoor`] is `POST /v1/check`, `POST /v1/check/batch`, `GET /v1/auth`, `GET /healthz` and
 //! `GET /readyz`, which reports the [`Readiness`] of the node. [`RespDoor`] is the Redis protocol.
 //!
 //! An HTTP request passes these files in order: `http_door.rs` (route, origin check, body), `check.rs` or `batch.rs`,
 //! [`check_request`] (JSON to [`Request`](tollgate_limiter::Request)), the limiter, and [`check_response`] (decision
-//! to JSON). A Redis command passes [`resp_door`] (reads and writes), [`mod@resp_door::decode`], `resp_door/session.rs`,
+//! to JSON). One of forward-auth passes `http_door.rs` and [`mod@auth`], which restores the original request and asks the
+//! [`RateLimitLayer`](tollgate_http::RateLimitLayer). A Redis command passes [`resp_door`] (reads and writes), [`mod@resp_door::decode`], `resp_door/session.rs`,
 //! `throttle.rs` or `rule_check.rs` beside it, and [`resp_door::encode`].
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tollgate_http::HeaderOptions;
+//! use tollgate_http::{ForwardAuthOptions, HeaderOptions};
 //! use tollgate_limiter::{Clock, Limiter, MemoryStore};
-//! use tollgate_listen::ServeOptions;
-//! use tollgate_server::{HttpDoor, Readiness};
+//! use tollgate_server::{ForwardAuth, HttpDoor, Readiness};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
 //! let limiter = Limiter::new(MemoryStore::new(1 << 20), Clock::system());
@@ -24,16 +24,20 @@
 //!
 //! let readiness = Arc::new(Readiness::default());
 //! readiness.set_rules_installed();
-//! let door = HttpDoor { limiter: Arc::new(limiter), headers: HeaderOptions::default(), readiness };
+//! let (limiter, headers) = (Arc::new(limiter), HeaderOptions::default());
+//! let (identities, options) = (Arc::default(), ForwardAuthOptions::default());
+//! let forward_auth = ForwardAuth::new(Arc::clone(&limiter), headers, identities, options);
+//! let door = HttpDoor { limiter, headers, forward_auth, readiness };
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! let shutdown = async {}; // A signal, in a real server.
-//! let cut_connections = Arc::new(door).serve(listener, shutdown, ServeOptions::default()).await;
+//! let cut_connections = Arc::new(door).serve(listener, shutdown, HttpDoor::default_options()).await;
 //! assert_eq!(cut_connections, 0);
 //! # std::io::Result::Ok(()) })?;
 //! # std::io::Result::Ok(())
 //! ```
 
+pub mod auth;
 pub mod batch;
 pub mod check;
 pub mod check_request;
@@ -42,6 +46,7 @@ mod http_door;
 mod json_error;
 pub mod resp_door;
 
+pub use auth::ForwardAuth;
 pub use http_door::HttpDoor;
 pub use resp_door::RespDoor;
 pub use tollgate_listen::{NotReady, Readiness};

@@ -88,6 +88,65 @@ fn write_nginx_settings(folder: &Path, port: u16, http: &str) {
     fs::write(folder.join("nginx.conf"), text).expect("a file is written");
 }
 
+/// Caddy with its own port and folder. It is stopped when this value is dropped.
+#[derive(Debug)]
+pub struct CaddyServer {
+    address: SocketAddr,
+    child: Child,
+    _folder: TempDir,
+}
+
+impl CaddyServer {
+    /// Starts Caddy with this Caddyfile, in which `PORT` is its port; panics if it does not start.
+    pub fn start(caddyfile: &str) -> Self {
+        (0..ATTEMPTS).find_map(|_| Self::try_start(caddyfile)).expect("Caddy starts on one of several ports")
+    }
+
+    fn try_start(caddyfile: &str) -> Option<Self> {
+        let (port, folder) = (ports::free(), TempDir::new().expect("a temporary folder"));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let settings = folder.path().join("Caddyfile");
+        // Several of them on one machine: its admin listener has one port.
+        let text = format!("{{\n\tadmin off\n}}\n{caddyfile}").replace("PORT", &port.to_string());
+        fs::write(&settings, text).expect("a file is written");
+        let log = folder.path().join("caddy.log");
+        let mut command = Command::new("caddy");
+        command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&settings);
+        // It keeps files there.
+        command
+            .env("HOME", folder.path())
+            .env("XDG_DATA_HOME", folder.path())
+            .env("XDG_CONFIG_HOME", folder.path());
+        let output = fs::File::create(&log).expect("a file is written");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
+        let child = command.spawn().unwrap_or_else(|error| {
+            panic!("Caddy cannot be started ({error}); `./check` installs it");
+        });
+        let mut server = Self { address, child, _folder: folder };
+        let mut has_ended = false;
+        wait_until("Caddy listens or exits", || {
+            has_ended = server.child.try_wait().expect("a child can be waited for").is_some();
+            has_ended || TcpStream::connect(address).is_ok()
+        });
+        if has_ended {
+            eprintln!("{}", fs::read_to_string(&log).unwrap_or_default());
+        }
+        (!has_ended).then_some(server)
+    }
+
+    /// The address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for CaddyServer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Envoy with its own port and folder. It is stopped when this value is dropped.
 #[derive(Debug)]
 pub struct EnvoyServer {

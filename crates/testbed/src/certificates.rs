@@ -1,6 +1,6 @@
 //! Certificates for tests.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 
 /// A certificate authority, and a server certificate for `localhost` and 127.0.0.1, as PEM.
 #[derive(Clone, Debug)]
@@ -17,6 +17,8 @@ impl TestCertificates {
     /// Generates a new authority and certificate.
     pub fn generate() -> Self {
         let mut authority = CertificateParams::default();
+        // OpenSSL takes a certificate whose issuer has its own name for one that signed itself.
+        authority.distinguished_name.push(DnType::CommonName, "Tollgate test authority");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let authority = CertifiedIssuer::self_signed(authority, key).expect("a certificate");

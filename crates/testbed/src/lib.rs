@@ -22,7 +22,7 @@ pub mod telemetry;
 mod test_upstream;
 mod wait;
 
-pub use balancers::{EnvoyServer, NginxServer};
+pub use balancers::{CaddyServer, EnvoyServer, NginxServer};
 pub use certificates::TestCertificates;
 pub use network_proxy::{NetworkMode, NetworkProxy, UnsteadyLink, WordRewrites};
 pub use path_echo_server::{PathEchoServer, WebServerProgram};

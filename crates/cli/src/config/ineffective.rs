@@ -75,10 +75,10 @@ impl SettingsContext<'_> {
                 is_set: |settings| settings.admin.is_some(),
             },
             IneffectiveSetting {
-                name: "identity",
-                is_ineffective: self.config.gateway.is_none(),
-                reason: "only a gateway extracts identities from requests, and there is none; clients of the check API name them",
-                is_set: |settings| settings.identity.is_some(),
+                name: "forward_auth",
+                is_ineffective: self.mode == ServeMode::GatewayOnly,
+                reason: "`tollgate gateway` has no forward-auth; `tollgate serve` opens both",
+                is_set: |settings| settings.forward_auth.is_some(),
             },
             IneffectiveSetting {
                 name: "emergency",

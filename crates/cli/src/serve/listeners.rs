@@ -4,7 +4,7 @@
 //! listeners alike.
 
 use super::node_metrics::NodeMetrics;
-use super::reload::ReloadTarget;
+use super::reload::{ReloadTarget, watch_keys};
 use super::rules::NodeRepository;
 use super::{ServeMode, admin, gateway, resp};
 use crate::command_error::CommandError;
@@ -20,8 +20,7 @@ use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::metrics::MetricSource;
-use tollgate_listen::ServeOptions;
-use tollgate_server::{HttpDoor, Readiness, RespDoor};
+use tollgate_server::{ForwardAuth, HttpDoor, Readiness, RespDoor};
 
 /// An open listener. It is served while the node runs.
 pub struct NodeListener {
@@ -108,7 +107,10 @@ pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
     let checks = (mode == ServeMode::AllDoors).then(HttpDoor::describe);
     let gateway = config.gateway.as_ref().map(|_| Gateway::describe(&config.identities));
     let resp = config.resp.as_ref().filter(|_| mode == ServeMode::AllDoors).map(|_| RespDoor::describe());
-    checks.into_iter().chain(resp).chain(gateway).collect()
+    // It is always open, and few nodes use it: the settings say so.
+    let auth = config.forward_auth.as_ref().filter(|_| mode == ServeMode::AllDoors);
+    let auth = auth.map(|_| ForwardAuth::describe(&config.identities));
+    checks.into_iter().chain(auth).chain(resp).chain(gateway).collect()
 }
 
 /// Binds the address of the setting `flag`.
@@ -125,11 +127,23 @@ pub async fn bind(
 async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandError> {
     let role = ListenerRole::Door;
     let (listener, address) = bind(node.config.listen, "listen").await?;
+    let identities = &node.config.identities;
+    let forward_auth = ForwardAuth::new(
+        Arc::clone(node.limiter),
+        node.config.headers,
+        Arc::clone(identities),
+        node.config.forward_auth.clone().unwrap_or_default(),
+    );
     let door = HttpDoor {
         limiter: Arc::clone(node.limiter),
         headers: node.config.headers,
+        forward_auth,
         readiness: Arc::clone(node.readiness),
     };
+    // With a gateway, its listener watches them.
+    let keys = identities.key_file().filter(|_| node.config.gateway.is_none());
+    let keys = keys.map(|file| watch_keys(Arc::clone(identities), file.to_owned()));
+    let reloads = keys.transpose().map_err(CommandError::Thread)?.into_iter().collect();
     let mut summary = format!("  checks  http://{address}/v1/check\n");
     if !address.ip().is_loopback() {
         summary += "  note    every client that can reach this address can spend the limits of all keys; keep it internal\n";
@@ -139,12 +153,6 @@ async fn open_check_api(node: &NodeParts<'_>) -> Result<NodeListener, CommandErr
          for i in 1 2 3 4 5 6 7; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{address}/v1/check \
          -d '{{\"key\":\"alice\",\"endpoint\":\"/hello\"}}'; done\n"
     );
-    let serving = Arc::new(door).serve(listener, node.stop_of(role), ServeOptions::default());
-    Ok(NodeListener {
-        role,
-        summary,
-        example: Some(example),
-        reloads: Vec::new(),
-        serving: Box::pin(serving),
-    })
+    let serving = Arc::new(door).serve(listener, node.stop_of(role), HttpDoor::default_options());
+    Ok(NodeListener { role, summary, example: Some(example), reloads, serving: Box::pin(serving) })
 }

@@ -16,6 +16,7 @@ mod door_warnings;
 mod emergency;
 mod fleet_totals;
 mod followers;
+mod forward_auth;
 mod gateway;
 mod http_client;
 mod import;

@@ -5,7 +5,7 @@ use redis::Commands;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
-use tollgate_testbed::RedisServer;
+use tollgate_testbed::{RedisServer, TestCertificates};
 
 const RULES: &str = "rules: [{ id: orders, endpoint: /v1/orders, key: api_key, limit: 3/h }]\n";
 
@@ -156,6 +156,55 @@ fn the_redis_crate_throttles() {
     assert!(client.get_connection_with_timeout(PATIENCE).is_err());
     server.process.signal("TERM");
     assert!(server.process.wait().success(), "it stops, and closes idle connections");
+}
+
+/// TLS, with redis-cli and redis-py, which verify the certificate. Without TLS nothing is answered.
+#[test]
+fn clients_over_tls_throttle() {
+    let certificates = TestCertificates::generate();
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for (name, text) in [
+        ("authority.pem", &certificates.authority),
+        ("certificate.pem", &certificates.certificate),
+        ("key.pem", &certificates.key),
+        ("tollgate.yaml", &"resp: { tls: { certificate: certificate.pem, key: key.pem } }\n".to_owned()),
+    ] {
+        std::fs::write(path(name), text).unwrap();
+    }
+    let mut command = tollgate(["serve", "--listen", "127.0.0.1:0", "--resp-listen", "127.0.0.1:0"]);
+    let process = TollgateProcess::from(command.arg("--config").arg(path("tollgate.yaml")));
+    let (_, address) = process.start_message.split_once("  resp    rediss://").expect("it has TLS");
+    let port = address.split_once('\n').unwrap().0.rsplit_once(':').unwrap().1.to_owned();
+    let authority = path("authority.pem");
+    let output = Command::new("redis-cli")
+        .args(["-p", &port, "--tls", "--cacert"])
+        .arg(&authority)
+        .args(["CL.THROTTLE", "tls", "1", "1", "3600"])
+        .output()
+        .unwrap();
+    assert_eq!(text(&output), "0\n2\n1\n-1\n3600");
+    let script = format!(
+        r#"
+import redis
+client = redis.Redis(host="localhost", port={port}, ssl=True, ssl_ca_certs="{}")
+assert client.execute_command("CL.THROTTLE", "tls", 1, 1, 3600) == [0, 2, 0, -1, 7200]
+try:
+    redis.Redis(port={port}, ssl=True).ping()
+    raise AssertionError("the authority is not known")
+except redis.ConnectionError as error:
+    assert "certificate verify failed" in str(error), error
+try:
+    redis.Redis(port={port}).ping()
+    raise AssertionError("there is no TLS")
+except redis.ConnectionError:
+    pass
+print("done")
+"#,
+        authority.display()
+    );
+    let output = Command::new(python()).arg("-c").arg(script).output().unwrap();
+    assert_eq!(text(&output), "done");
 }
 
 /// Two nodes on one Redis: one limit, and the failure policy when the store is gone.

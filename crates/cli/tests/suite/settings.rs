@@ -222,9 +222,9 @@ fn a_setting_without_effect_is_an_error() {
             "tollgate.yaml:2:1: error: `listen` has no effect: ",
         ),
         (
-            "serve",
-            "identity: { user: { header: X-User } }\n",
-            "tollgate.yaml:1:1: error: `identity` has no effect: ",
+            "gateway",
+            "upstream: x\nforward_auth: { deny_status: 403 }\n",
+            "tollgate.yaml:2:1: error: `forward_auth` has no effect: ",
         ),
         (
             "serve",

@@ -50,12 +50,28 @@ impl<'de> Deserialize<'de> for IpNetwork {
     }
 }
 
+/// Whether `address` is in one of `networks`.
+#[inline]
+pub(crate) fn contains(networks: &[IpNetwork], address: IpAddr) -> bool {
+    let address = address.to_canonical();
+    networks.iter().any(|IpNetwork(network)| network.contains(&address))
+}
+
+/// The last address in `X-Forwarded-For`: the peer of the proxy that wrote it. None if it does not end with an address.
+pub(crate) fn last_hop(headers: &HeaderMap) -> Option<IpAddr> {
+    for line in headers.get_all(&X_FORWARDED_FOR).iter().rev() {
+        if let Some(hop) = hops(ForwardedHeader::XForwardedFor, line.to_str().ok()?).next() {
+            return hop;
+        }
+    }
+    None
+}
+
 impl ClientIpOptions {
     /// Whether `address` is one of a trusted proxy.
     #[inline]
     pub fn trusts(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.trusted.iter().any(|IpNetwork(network)| network.contains(&address))
+        contains(&self.trusted, address)
     }
 
     /// The client of a request that came from `peer` with these headers.

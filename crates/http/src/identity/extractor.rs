@@ -123,6 +123,15 @@ impl IdentityExtractor {
         OpenDoor { name, capabilities, identities: Some(identities) }
     }
 
+    /// The capabilities of a door `name` that uses these identities, and neither lets requests wait nor sees them end.
+    pub fn open_door_without_end(&self, name: &'static str) -> OpenDoor {
+        let mut door = self.open_door(name);
+        for capability in [DoorCapability::Delay, DoorCapability::Completion] {
+            door.capabilities.remove(&capability);
+        }
+        door
+    }
+
     /// All lookups, with that of the token.
     fn lookups(&self) -> impl Iterator<Item = &SourceLookup> {
         let named = self.named.iter().map(|(_, lookups)| lookups).chain([&self.tier]);

@@ -36,7 +36,7 @@ fn forwarded_for(element: &str) -> Option<IpAddr> {
 }
 
 /// An address, with or without a port. Identifiers such as `unknown` and `_hidden` are not.
-fn address(text: &str) -> Option<IpAddr> {
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
     if let Some(rest) = text.strip_prefix('[') {
         let (inner, port) = rest.split_once(']')?;
         let address = inner.parse::<Ipv6Addr>().ok()?;

@@ -10,10 +10,10 @@ use crate::identity::IdentityExtractor;
 use crate::response::{self, FullResponse};
 use crate::{grpc, host, path, reserved_headers};
 use http::{HeaderMap, Request};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tollgate_core::time::UnixTime;
-use tollgate_limiter::{Admission, Admit, Decision, Door, Limiter};
+use tollgate_limiter::{Admission, Admit, Check, Decision, Door, Limiter};
 
 /// What all requests of a layer share.
 #[derive(Clone, Debug)]
@@ -65,6 +65,12 @@ impl LayerCore {
     /// The refusal of a request that is over a limit now. Nothing is charged.
     pub(super) fn refuse(&self, request: &mut Request<()>, peer: Option<SocketAddr>) -> Option<Decision> {
         self.ask(request, peer, |request| self.limiter.refuse(request)).ok()?
+    }
+
+    /// Decides about a request whose end is not seen.
+    pub(super) fn check(&self, request: &mut Request<()>, peer: IpAddr) -> Result<Check<'_>, HttpError> {
+        let peer = SocketAddr::new(peer, 0);
+        Ok(self.ask(request, Some(peer), |request| self.limiter.check(request))??)
     }
 
     fn ask<A, R>(

@@ -7,6 +7,7 @@ mod bypass;
 #[allow(dead_code, reason = "the tests of the servers share it")]
 mod client;
 mod decisions;
+mod forward_auth;
 mod forwarding;
 mod frameworks;
 mod headers;

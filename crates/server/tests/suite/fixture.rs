@@ -7,10 +7,9 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_core::rules::load;
-use tollgate_http::HeaderOptions;
+use tollgate_http::{ForwardAuthOptions, HeaderOptions};
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
-use tollgate_listen::ServeOptions;
-use tollgate_server::{HttpDoor, Readiness};
+use tollgate_server::{ForwardAuth, HttpDoor, Readiness};
 
 /// 2027-01-15T08:00:00Z
 pub const START_US: u64 = 1_800_000_000_000_000;
@@ -83,7 +82,7 @@ impl DoorFixture {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
         let shutdown = async { stopped.await.unwrap_or_default() };
-        let served = tokio::spawn(Arc::clone(&door).serve(listener, shutdown, ServeOptions::default()));
+        let served = tokio::spawn(Arc::clone(&door).serve(listener, shutdown, HttpDoor::default_options()));
         Self { address, clock, door, stop, served }
     }
 
@@ -111,5 +110,8 @@ fn door_with(rules: &str, clock: Clock) -> Arc<HttpDoor> {
 fn door_of(limiter: Limiter) -> Arc<HttpDoor> {
     let readiness = Arc::new(Readiness::default());
     readiness.set_rules_installed();
-    Arc::new(HttpDoor { limiter: Arc::new(limiter), headers: HeaderOptions::default(), readiness })
+    let (limiter, headers) = (Arc::new(limiter), HeaderOptions::default());
+    let forward_auth =
+        ForwardAuth::new(Arc::clone(&limiter), headers, Arc::default(), ForwardAuthOptions::default());
+    Arc::new(HttpDoor { limiter, headers, forward_auth, readiness })
 }

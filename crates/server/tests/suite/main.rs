@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::panic)] // A test that cannot continue fails at once.
 
+mod auth;
 mod batch;
 mod bypass;
 mod check;

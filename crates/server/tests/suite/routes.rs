@@ -38,6 +38,8 @@ async fn wrong_methods_and_unknown_paths() {
         ("GET", "/v1/check", "POST"),
         ("DELETE", "/v1/check", "POST"),
         ("PUT", "/v1/check/batch", "POST"),
+        ("DELETE", "/v1/auth", "GET, HEAD, POST"),
+        ("OPTIONS", "/v1/auth", "GET, HEAD, POST"),
         ("POST", "/healthz", "GET, HEAD"),
         ("BREW", "/readyz", "GET, HEAD"),
     ] {
@@ -53,7 +55,7 @@ async fn wrong_methods_and_unknown_paths() {
         assert_eq!(error["code"], "NOT_FOUND");
         assert_eq!(
             error["details"]["hint"],
-            "the endpoints are POST /v1/check, POST /v1/check/batch, GET /healthz, GET /readyz"
+            "the endpoints are POST /v1/check, POST /v1/check/batch, GET /v1/auth, GET /healthz, GET /readyz"
         );
     }
 }

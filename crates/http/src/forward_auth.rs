@@ -1,0 +1,231 @@
+//! Forward-auth: a proxy such as nginx, Traefik or Caddy asks about each of its requests before it forwards it.
+//!
+//! The proxy describes the request that it has received in headers of its own, and passes the client's headers along.
+//! [`ForwardAuthOptions::original`] restores the request and the address that it came from, as a server in the place of the proxy would
+//! have seen them. From there on it is a request like any other: the same code finds its identities, path and host.
+//!
+//! | part | header |
+//! |---|---|
+//! | method | `X-Forwarded-Method` or `X-Original-Method` |
+//! | URI | `X-Forwarded-Uri`, `X-Original-URI` or `X-Original-URL` |
+//! | address | the last one in `X-Forwarded-For`, or `X-Real-IP` ([`ProxyAddressHeader`]) |
+//! | host | that of the URI, else `X-Forwarded-Host`, else `Host` |
+//!
+//! Nothing is guessed. A peer that is not trusted is refused, and so is a description that lacks the method, the URI or the address: a
+//! request that is taken for another one might be one that no rule limits. A proxy that writes one of two headers passes the other on as
+//! its client sent it, so headers for the same part that differ are refused as well.
+//!
+//! This also keeps web pages out: a browser sends none of these headers to another origin without asking first, and is not allowed to.
+//! `Origin` says nothing here, because it is one of the client's headers that the proxy passes along.
+
+use crate::body::ErrorCode;
+use crate::error::HttpError;
+use crate::headers::{
+    X_FORWARDED_HOST, X_FORWARDED_METHOD, X_FORWARDED_URI, X_ORIGINAL_METHOD, X_ORIGINAL_URI, X_ORIGINAL_URL,
+    X_REAL_IP, X_TOLLGATE_STATUS,
+};
+use crate::identity::{IpNetwork, contains, last_hop, written_address};
+use crate::response::FullResponse;
+use http::header::HOST;
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
+use serde::Deserialize;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Which proxies may ask, and how they are answered: the `forward_auth:` section of the settings.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ForwardAuthOptions {
+    /// The networks of the proxies whose descriptions are believed. All other peers are refused. Loopback by default.
+    pub trusted: Vec<IpNetwork>,
+    /// The header in which these proxies write the address of their client.
+    pub client_address: ProxyAddressHeader,
+    /// The status of refusals.
+    pub deny_status: DenyStatus,
+}
+
+impl Default for ForwardAuthOptions {
+    fn default() -> Self {
+        let loopback = ipnet::Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
+        let loopback_v6 = ipnet::Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128);
+        Self {
+            trusted: vec![IpNetwork(loopback.into()), IpNetwork(loopback_v6.into())],
+            client_address: ProxyAddressHeader::default(),
+            deny_status: DenyStatus::default(),
+        }
+    }
+}
+
+/// The header in which a proxy writes the address of its client. Only one is read: a proxy that writes one passes the other on as its
+/// client sent it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyAddressHeader {
+    /// The last address in `X-Forwarded-For`.
+    #[default]
+    XForwardedFor,
+    /// `X-Real-IP`, which is one address.
+    XRealIp,
+}
+
+/// A request as the proxy has received it.
+#[derive(Debug)]
+pub struct OriginalRequest {
+    /// The request, with all headers that the proxy sent.
+    pub request: Request<()>,
+    /// The address that it came from. With [`ClientIpOptions`](crate::identity::ClientIpOptions) it may be that of another proxy.
+    pub peer: IpAddr,
+}
+
+impl ForwardAuthOptions {
+    /// Whether the descriptions of this peer are believed.
+    pub fn trusts(&self, peer: IpAddr) -> bool {
+        contains(&self.trusted, peer)
+    }
+
+    /// The original request that the trusted proxy which sent `head` describes.
+    pub fn original(&self, head: Parts) -> Result<OriginalRequest, HttpError> {
+        let Parts { mut headers, version, .. } = head;
+        let method = described_method(&headers)?;
+        let uri = described_uri(&headers)?;
+        let peer = self.described_address(&headers)?;
+        if let Some(host) = one_line(&headers, &X_FORWARDED_HOST)?.cloned() {
+            headers.insert(HOST, host);
+        }
+        let mut request = Request::new(());
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        *request.version_mut() = version;
+        *request.headers_mut() = headers;
+        Ok(OriginalRequest { request, peer })
+    }
+
+    fn described_address(&self, headers: &HeaderMap) -> Result<IpAddr, HttpError> {
+        let address = match self.client_address {
+            ProxyAddressHeader::XForwardedFor => last_hop(headers),
+            ProxyAddressHeader::XRealIp => {
+                one_line(headers, &X_REAL_IP)?.and_then(|line| written_address(line.to_str().ok()?))
+            }
+        };
+        address.ok_or_else(|| match self.client_address {
+            ProxyAddressHeader::XForwardedFor => {
+                missing("the header `x-forwarded-for` does not end with the client's address")
+            }
+            ProxyAddressHeader::XRealIp => missing("the header `x-real-ip` has no address"),
+        })
+    }
+}
+
+fn described_method(headers: &HeaderMap) -> Result<Method, HttpError> {
+    let forwarded = one_line(headers, &X_FORWARDED_METHOD)?;
+    let original = one_line(headers, &X_ORIGINAL_METHOD)?;
+    if forwarded.is_some() && original.is_some() && forwarded != original {
+        return Err(contradiction(&X_FORWARDED_METHOD, &X_ORIGINAL_METHOD));
+    }
+    let method = forwarded.or(original).ok_or_else(|| {
+        missing("no method is named in the header `x-forwarded-method` or `x-original-method`")
+    })?;
+    Method::from_bytes(method.as_bytes())
+        .map_err(|_| HttpError::bad_request("the original method is not a method"))
+}
+
+fn described_uri(headers: &HeaderMap) -> Result<Uri, HttpError> {
+    let mut found: Option<(&HeaderName, Uri)> = None;
+    for name in [&X_FORWARDED_URI, &X_ORIGINAL_URI, &X_ORIGINAL_URL] {
+        let Some(line) = one_line(headers, name)? else { continue };
+        let uri = Uri::try_from(line.as_bytes())
+            .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not a URI")))?;
+        match &found {
+            None => found = Some((name, uri)),
+            Some((other, known)) if known.path_and_query() != uri.path_and_query() => {
+                return Err(contradiction(other, name));
+            }
+            Some(_) => {}
+        }
+    }
+    let missing =
+        || missing("no URI is named in the header `x-forwarded-uri`, `x-original-uri` or `x-original-url`");
+    found.map(|(_, uri)| uri).ok_or_else(missing)
+}
+
+/// The only line of a header; none if it is absent or empty.
+fn one_line<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, HttpError> {
+    let mut lines = headers.get_all(name).iter();
+    let line = lines.next().filter(|line| !line.is_empty());
+    match lines.next() {
+        Some(_) => Err(HttpError::bad_request(format!("the header `{name}` occurs more than once"))),
+        None => Ok(line),
+    }
+}
+
+#[cold]
+fn missing(message: &'static str) -> HttpError {
+    HttpError::bad_request(message).with_hint("the proxy has to describe the request that it asks about")
+}
+
+#[cold]
+fn contradiction(one: &HeaderName, other: &HeaderName) -> HttpError {
+    HttpError::bad_request(format!("the headers `{one}` and `{other}` contradict each other"))
+        .with_hint("the proxy has to remove the one that it does not write")
+}
+
+/// The status of refusals. A proxy may understand some statuses only: nginx passes on 401 and 403, and takes any other refusal for an
+/// error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u16")]
+pub enum DenyStatus {
+    /// Each refusal has its own status: 429 over a limit, 403 by the deny list, 503 without the store, 400 if the request is malformed.
+    #[default]
+    Own,
+    /// 503 instead of 429.
+    ServiceUnavailable,
+    /// 401 for all refusals but that of the deny list.
+    Unauthorized,
+    /// 403 for all refusals.
+    Forbidden,
+}
+
+impl TryFrom<u16> for DenyStatus {
+    type Error = UnsupportedDenyStatus;
+
+    fn try_from(status: u16) -> Result<Self, UnsupportedDenyStatus> {
+        match status {
+            429 => Ok(Self::Own),
+            503 => Ok(Self::ServiceUnavailable),
+            401 => Ok(Self::Unauthorized),
+            403 => Ok(Self::Forbidden),
+            other => Err(UnsupportedDenyStatus(other)),
+        }
+    }
+}
+
+/// A status that is no [`DenyStatus`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not supported here; write 429, 403, 401 or 503")]
+pub struct UnsupportedDenyStatus(u16);
+
+impl DenyStatus {
+    /// Gives a refusal this status. Its own, which is that for the client, is then in `X-Tollgate-Status`.
+    #[must_use]
+    pub fn of_refusal(self, mut refusal: FullResponse) -> FullResponse {
+        let own = refusal.status();
+        let denied = ErrorCode::Denied.status();
+        let status = match self {
+            Self::Own => return refusal,
+            Self::ServiceUnavailable if own == ErrorCode::RateLimitExceeded.status() => {
+                ErrorCode::Unavailable.status()
+            }
+            Self::ServiceUnavailable => own,
+            Self::Unauthorized if own == denied => own,
+            Self::Unauthorized => ErrorCode::Unauthorized.status(),
+            Self::Forbidden => denied,
+        };
+        *refusal.status_mut() = status;
+        refusal.headers_mut().insert(&X_TOLLGATE_STATUS, status_text(own));
+        refusal
+    }
+}
+
+fn status_text(status: StatusCode) -> HeaderValue {
+    HeaderValue::from_str(status.as_str()).expect("digits are valid in headers")
+}

@@ -1,0 +1,107 @@
+//! Forward-auth, `GET /v1/auth`: a proxy asks about each of its requests.
+//!
+//! The response to an admitted request is 200 without a body, with the rate limit headers and the flags for the upstream. That to a
+//! refused one can be passed on to the client as it is. `?deny_status=403` is the [`DenyStatus`] of one location of a proxy.
+
+use http::request::Parts;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tollgate_core::rules::OpenDoor;
+use tollgate_http::forward_auth::{DenyStatus, ForwardAuthOptions, OriginalRequest};
+use tollgate_http::{FullResponse, HeaderOptions, HttpError, IdentityExtractor, RateLimitLayer, response};
+use tollgate_limiter::{Door, Limiter};
+
+/// The size limit of a request body, which is not used. After a longer one the connection is closed.
+pub const MOST_BYTES: usize = 64 * 1024;
+
+/// Answers proxies that ask about their requests.
+#[derive(Debug)]
+pub struct ForwardAuth {
+    limits: RateLimitLayer,
+    options: ForwardAuthOptions,
+    has_warned: AtomicBool,
+}
+
+impl ForwardAuth {
+    /// With the limits of `limiter`, for the clients that `identities` finds in the original requests.
+    pub fn new(
+        limiter: Arc<Limiter>,
+        headers: HeaderOptions,
+        identities: Arc<IdentityExtractor>,
+        options: ForwardAuthOptions,
+    ) -> Self {
+        let limits = RateLimitLayer::new(limiter).headers(headers).identities(identities).door(Door::Auth);
+        Self { limits, options, has_warned: AtomicBool::new(false) }
+    }
+
+    /// What forward-auth supports, for the rule compiler: requests have these identities; it neither queues them nor sees
+    /// them end.
+    pub fn describe(identities: &IdentityExtractor) -> OpenDoor {
+        identities.open_door_without_end("forward-auth")
+    }
+
+    /// Responds to the request of a proxy at `peer`.
+    pub async fn respond(&self, mut head: Parts, peer: IpAddr) -> FullResponse {
+        if !self.options.trusts(peer) {
+            return self.refuse_peer(peer);
+        }
+        let endpoint = std::mem::take(&mut head.uri);
+        let original = self.options.original(head);
+        let query = original.as_ref().ok().and_then(|original| original.request.uri().query());
+        let status = match written_status(endpoint.query(), query) {
+            Ok(status) => status.unwrap_or(self.options.deny_status),
+            Err(error) => return error.response(),
+        };
+        let decided = match original {
+            Ok(original) => self.decide(original).await,
+            Err(error) => Err(error),
+        };
+        match decided {
+            Ok(AuthResponse::Admission(response)) => response,
+            Ok(AuthResponse::Refusal(response)) => status.of_refusal(response),
+            Err(error) => status.of_refusal(error.response()),
+        }
+    }
+
+    async fn decide(&self, original: OriginalRequest) -> Result<AuthResponse, HttpError> {
+        let OriginalRequest { mut request, peer } = original;
+        let decision = self.limits.check(&mut request, peer)?.decision().await;
+        let (headers, options) = (std::mem::take(request.headers_mut()), self.limits.header_options());
+        Ok(match response::refusal(&decision, options, &headers) {
+            Some(refusal) => AuthResponse::Refusal(refusal),
+            None => AuthResponse::Admission(response::admission(&decision, options, headers)),
+        })
+    }
+
+    /// What this peer says of a request is not believed, and the request itself is not the one to decide about.
+    #[cold]
+    fn refuse_peer(&self, peer: IpAddr) -> FullResponse {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(%peer, "forward-auth refuses a peer that is not in `forward_auth: trusted`");
+        }
+        HttpError::forbidden("this peer may not ask about the requests of others")
+            .with_hint("add its address to `forward_auth: { trusted: … }` in the settings")
+            .response()
+    }
+}
+
+/// The answer to a proxy.
+enum AuthResponse {
+    Admission(FullResponse),
+    Refusal(FullResponse),
+}
+
+/// The status that the operator of the proxy wrote into `query`, that of the endpoint. If it is that of the original request, the
+/// proxy has kept it (as Caddy does), and the client wrote it.
+fn written_status(query: Option<&str>, original: Option<&str>) -> Result<Option<DenyStatus>, HttpError> {
+    let Some(query) = query.filter(|query| original != Some(query)) else { return Ok(None) };
+    let mut values = query.split('&').filter_map(|pair| pair.strip_prefix("deny_status="));
+    let Some(value) = values.next() else { return Ok(None) };
+    let message = match value.parse::<u16>().map(DenyStatus::try_from) {
+        Ok(Ok(status)) => return Ok(Some(status)),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "`deny_status` is a status: 429, 403, 401 or 503".to_owned(),
+    };
+    Err(HttpError::bad_request(message).in_field("deny_status"))
+}
