@@ -109,11 +109,14 @@ pub enum Door {
     Gateway,
     /// The Redis protocol.
     Resp,
+    /// Envoy's rate limit service.
+    Rls,
 }
 
 impl Door {
     /// All doors.
-    pub const ALL: [Self; 5] = [Self::Library, Self::Layer, Self::Check, Self::Gateway, Self::Resp];
+    pub const ALL: [Self; 6] =
+        [Self::Library, Self::Layer, Self::Check, Self::Gateway, Self::Resp, Self::Rls];
 
     /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
@@ -123,6 +126,7 @@ impl Door {
             Self::Check => "check",
             Self::Gateway => "gateway",
             Self::Resp => "resp",
+            Self::Rls => "rls",
         }
     }
 }

@@ -6,7 +6,7 @@
 use super::node_metrics::NodeMetrics;
 use super::reload::ReloadTarget;
 use super::rules::NodeRepository;
-use super::{ServeMode, admin, gateway, resp};
+use super::{ServeMode, admin, gateway, grpc, resp};
 use crate::command_error::CommandError;
 use crate::config::ServeConfig;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::metrics::MetricSource;
 use tollgate_listen::ServeOptions;
-use tollgate_server::{HttpDoor, Readiness, RespDoor};
+use tollgate_server::{HttpDoor, Readiness, RespDoor, RlsDoor};
 
 /// An open listener. It is served while the node runs.
 pub struct NodeListener {
@@ -90,6 +90,9 @@ pub async fn open_all(node: &NodeParts<'_>) -> Result<Vec<NodeListener>, Command
     let mut listeners = Vec::new();
     if node.mode == ServeMode::AllDoors {
         listeners.push(open_check_api(node).await?);
+        if let Some(config) = &node.config.grpc {
+            listeners.push(grpc::open(config, node).await?);
+        }
         if let Some(config) = &node.config.resp {
             listeners.push(resp::open(config, node).await?);
         }
@@ -108,7 +111,8 @@ pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
     let checks = (mode == ServeMode::AllDoors).then(HttpDoor::describe);
     let gateway = config.gateway.as_ref().map(|_| Gateway::describe(&config.identities));
     let resp = config.resp.as_ref().filter(|_| mode == ServeMode::AllDoors).map(|_| RespDoor::describe());
-    checks.into_iter().chain(resp).chain(gateway).collect()
+    let grpc = config.grpc.as_ref().filter(|_| mode == ServeMode::AllDoors).map(|_| RlsDoor::describe());
+    checks.into_iter().chain(grpc).chain(resp).chain(gateway).collect()
 }
 
 /// Binds the address of the setting `flag`.

@@ -12,5 +12,7 @@ mod fixture;
 mod malformed;
 mod real_time;
 mod resp;
+mod rls;
+mod rls_fixture;
 mod routes;
 mod unavailable;
