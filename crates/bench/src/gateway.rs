@@ -5,7 +5,7 @@
 
 mod load;
 mod nginx;
-mod process;
+pub mod process;
 mod storm;
 mod upstream;
 

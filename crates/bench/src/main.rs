@@ -1,5 +1,5 @@
 //! Benchmarks of Tollgate and its peers: `cargo run --release -p tollgate-bench` runs all; `check`, `memory`, `attack`,
-//! `http`, `redis`, `resp`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
+//! `http`, `redis`, `resp`, `rls`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
 //!
 //! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
 //! turns with Tollgate, as medians over rounds.
@@ -15,6 +15,7 @@ mod measurement;
 mod memory;
 mod redis;
 mod resp;
+mod rls;
 mod scrape;
 mod telemetry;
 mod workload;
@@ -25,13 +26,14 @@ use std::process::{Command, ExitCode};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const BENCHES: [(&str, fn()); 10] = [
+const BENCHES: [(&str, fn()); 11] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
     ("http", http::run),
     ("redis", redis::run),
     ("resp", resp::run),
+    ("rls", rls::run),
     ("gateway", gateway::run),
     ("layer", layer::run),
     ("telemetry", telemetry::run),

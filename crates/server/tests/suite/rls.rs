@@ -230,6 +230,25 @@ async fn descriptors_may_be_counted_independently() {
     assert_eq!(statuses(&client.ask(&one_refused).await), [over(0), (Code::Ok, 2)]);
 }
 
+/// A rule replaces others of all descriptors of the request.
+#[tokio::test]
+async fn rules_are_replaced_across_descriptors() {
+    let fixture = RlsFixture::with(
+        "rules:\n  - { id: users, match: { exactly: [user] }, key: user, limit: 1/day }\n\
+         \x20 - { id: vips, match: { exactly: [vip] }, key: vip, limit: 9/day, replaces: users }\n",
+    )
+    .await;
+    let mut client = fixture.client().await;
+    let both = request(&[descriptor(&[("user", "ann")]), descriptor(&[("vip", "ann")])]);
+    for remaining in [8, 7, 6] {
+        assert_eq!(statuses(&client.ask(&both).await), [(Code::Ok, u32::MAX), (Code::Ok, remaining)]);
+    }
+    let user = request(&[descriptor(&[("user", "ann")])]);
+    assert_eq!(statuses(&client.ask(&user).await), [(Code::Ok, 0)]);
+    assert_eq!(statuses(&client.ask(&user).await), [over(0)]);
+    assert_eq!(statuses(&client.ask(&both).await), [(Code::Ok, u32::MAX), (Code::Ok, 5)]);
+}
+
 /// An error would admit the request, by Envoy's default.
 #[tokio::test]
 async fn hostile_descriptors_are_over_their_limit() {
