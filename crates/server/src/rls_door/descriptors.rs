@@ -89,7 +89,7 @@ impl<'a> DecodedDescriptor<'a> {
     }
 
     /// As a part of a request of `domain`.
-    pub fn part(&'a self, domain: &'a str) -> RequestPart<'a> {
+    pub fn part<'r>(&'r self, domain: &'r str) -> RequestPart<'r> {
         let request = self.fields.request(domain, self.cost);
         let limit = self.limit.as_ref().map(|limit| RequestLimit {
             key: &limit.key,
