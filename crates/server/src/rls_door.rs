@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate_core::rules::{DoorCapability, OpenDoor};
 use tollgate_http::HeaderOptions;
-use tollgate_limiter::{Limiter, PartsCheck, RequestPart};
+use tollgate_limiter::{Limiter, PartDecisions, PartsCheck, RequestPart};
 use tollgate_listen::{ListenerSetup, Protocols, Readiness, ServeOptions, serve};
 use tonic::Status;
 
@@ -94,11 +94,24 @@ impl RlsDoor {
         if request.descriptors.is_empty() {
             return Err(Status::invalid_argument("the request has no descriptors"));
         }
-        let verdicts = match self.check(request) {
+        match self.check(request) {
+            RlsCheck::Decided(verdicts) => answer(&verdicts, &self.headers),
+            RlsCheck::Together(PartsCheck::Decided(decisions)) => self.answer_decided(decisions),
+            // Boxed: a call is as large as the largest thing that it may become, and most are decided at once.
+            waiting => Box::pin(self.wait(waiting)).await,
+        }
+    }
+
+    fn answer_decided(&self, decisions: PartDecisions) -> Result<RateLimitResponse, Status> {
+        let verdicts: Verdicts = decisions.into_iter().map(DescriptorVerdict::Decided).collect();
+        answer(&verdicts, &self.headers)
+    }
+
+    /// The response, when the shared store has answered.
+    async fn wait(&self, check: RlsCheck<'_>) -> Result<RateLimitResponse, Status> {
+        let verdicts = match check {
             RlsCheck::Decided(verdicts) => verdicts,
-            RlsCheck::Together(check) => {
-                check.decisions().await.into_iter().map(DescriptorVerdict::Decided).collect()
-            }
+            RlsCheck::Together(check) => return self.answer_decided(check.decisions().await),
             RlsCheck::Independent(checks) => {
                 let mut verdicts = Verdicts::new();
                 for check in checks {
@@ -175,5 +188,5 @@ enum RlsCheck<'l> {
     /// All or nothing.
     Together(PartsCheck<'l>),
     /// Each by itself.
-    Independent(SmallVec<[Result<PartsCheck<'l>, RefusedDescriptor>; 2]>),
+    Independent(Vec<Result<PartsCheck<'l>, RefusedDescriptor>>),
 }

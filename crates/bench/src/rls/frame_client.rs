@@ -85,6 +85,7 @@ impl FrameClient {
             if end > self.filled {
                 break;
             }
+            assert!(!matches!(kind, RST_STREAM | GOAWAY), "the server has reset a stream or the connection");
             match kind {
                 HEADERS | DATA => ended += usize::from(flags & END_STREAM != 0),
                 SETTINGS if flags & ACK == 0 => self.frame(SETTINGS, ACK, 0, &[]),
@@ -92,7 +93,6 @@ impl FrameClient {
                     let payload = self.buffer[at + FRAME_HEAD..end].to_vec();
                     self.frame(PING, ACK, 0, &payload);
                 }
-                RST_STREAM | GOAWAY => panic!("the server has reset a stream or the connection"),
                 _ => {}
             }
             at = end;

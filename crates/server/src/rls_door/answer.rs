@@ -7,6 +7,8 @@ use http::HeaderMap;
 use prost_types::value::Kind;
 use prost_types::{Duration, Struct, Value};
 use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use tollgate_core::rate::SECOND_US;
 use tollgate_http::body::STORE_UNAVAILABLE;
 use tollgate_http::{FullResponse, HeaderOptions, HttpError, UnavailableStatus, response};
@@ -90,9 +92,7 @@ pub fn answer(verdicts: &[DescriptorVerdict], options: &HeaderOptions) -> Result
     match deciding {
         Deciding::Admission(None) => {}
         Deciding::Admission(Some(decision)) => {
-            let mut headers = HeaderMap::new();
-            options.write(decision, &mut headers);
-            answer.response_headers_to_add = header_list(&headers);
+            answer.response_headers_to_add = headers_of(decision, options);
             answer.request_headers_to_add = flags(verdicts);
             answer.dynamic_metadata = Some(metadata(decision));
         }
@@ -173,6 +173,18 @@ fn error_of(refused: &RefusedDescriptor) -> HttpError {
     }
 }
 
+/// The headers of an admitted request. They are written to a map that the thread keeps: most answers have the same ones.
+fn headers_of(decision: &Decision, options: &HeaderOptions) -> Vec<HeaderText> {
+    thread_local! {
+        static HEADERS: RefCell<HeaderMap> = RefCell::default();
+    }
+    HEADERS.with_borrow_mut(|headers| {
+        headers.clear();
+        options.write(decision, headers);
+        header_list(headers)
+    })
+}
+
 /// A response as parts of a message.
 fn message(response: FullResponse) -> (Vec<HeaderText>, Bytes) {
     let (headers, body) = response::into_message(response);
@@ -186,7 +198,9 @@ fn header_list(headers: &HeaderMap) -> Vec<HeaderText> {
         value: value.to_str().unwrap_or_default().to_owned(),
         raw_value: Vec::new(),
     };
-    headers.iter().map(header).collect()
+    let mut list = Vec::with_capacity(headers.len());
+    list.extend(headers.iter().map(header));
+    list
 }
 
 /// The flags of all descriptors, for the upstream.
@@ -209,9 +223,16 @@ fn flags(verdicts: &[DescriptorVerdict]) -> Vec<HeaderText> {
 
 /// Which rule decided, and how, for other filters and the access log of the proxy.
 fn metadata(decision: &Decision) -> Struct {
-    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
-    let outcome = ("outcome".to_owned(), text(DecisionOutcome::of(decision).name()));
-    let rule = decision.terms.map(|terms| ("rule".to_owned(), text(&terms.names.rule)));
-    let shadowed = decision.shadowed_by.map(|names| ("shadowed_by".to_owned(), text(&names.rule)));
-    Struct { fields: [Some(outcome), rule, shadowed].into_iter().flatten().collect() }
+    let mut fields = BTreeMap::new();
+    let mut put = |name: &str, text: &str| {
+        fields.insert(name.to_owned(), Value { kind: Some(Kind::StringValue(text.to_owned())) });
+    };
+    put("outcome", DecisionOutcome::of(decision).name());
+    if let Some(terms) = decision.terms {
+        put("rule", &terms.names.rule);
+    }
+    if let Some(names) = decision.shadowed_by {
+        put("shadowed_by", &names.rule);
+    }
+    Struct { fields }
 }
