@@ -107,8 +107,10 @@ pub fn compare(endpoint: MeasuredEndpoint, bar: f64) {
         endpoint.name()
     );
     pin(std::process::id(), CLIENT_CORE);
-    let (bare, door) =
-        (ServerProcess::of(endpoint.bench(), &["bare"]), ServerProcess::of(endpoint.bench(), &["door"]));
+    let (bare, door) = (
+        ServerProcess::start(endpoint.bench(), &["bare"]),
+        ServerProcess::start(endpoint.bench(), &["door"]),
+    );
     for server in [&bare, &door] {
         server.pin_all(SERVER_CORE);
     }

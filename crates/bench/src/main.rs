@@ -1,5 +1,5 @@
 //! Benchmarks of Tollgate and its peers: `cargo run --release -p tollgate-bench` runs all; `check`, `memory`, `attack`,
-//! `http`, `auth`, `redis`, `resp`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
+//! `http`, `auth`, `redis`, `resp`, `rls`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
 //!
 //! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
 //! turns with Tollgate, as medians over rounds.
@@ -17,6 +17,7 @@ mod measurement;
 mod memory;
 mod redis;
 mod resp;
+mod rls;
 mod scrape;
 mod telemetry;
 mod workload;
@@ -27,7 +28,7 @@ use std::process::{Command, ExitCode};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const BENCHES: [(&str, fn()); 11] = [
+const BENCHES: [(&str, fn()); 12] = [
     ("check", check::run),
     ("memory", memory::run),
     ("attack", attack::run),
@@ -35,6 +36,7 @@ const BENCHES: [(&str, fn()); 11] = [
     ("auth", auth::run),
     ("redis", redis::run),
     ("resp", resp::run),
+    ("rls", rls::run),
     ("gateway", gateway::run),
     ("layer", layer::run),
     ("telemetry", telemetry::run),

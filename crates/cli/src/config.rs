@@ -6,6 +6,7 @@
 mod abuse;
 mod admin;
 mod gateway;
+mod grpc;
 mod ineffective;
 mod log_file;
 mod resp;
@@ -25,6 +26,8 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args};
 pub use gateway::GatewayConfig;
 use gateway::WrittenGateway;
+pub use grpc::GrpcConfig;
+use grpc::WrittenGrpc;
 use ineffective::SettingsContext;
 pub use resp::RespConfig;
 use resp::WrittenResp;
@@ -103,6 +106,9 @@ pub struct WrittenSettings {
     /// Address of the check API and of forward-auth [default: 127.0.0.1:8080]
     #[arg(long, env = "TOLLGATE_LISTEN", value_name = "ADDRESS")]
     listen: Option<TextOrNumber>,
+    /// Address of the RLS door, the gRPC rate limit service of Envoy [default: none]
+    #[arg(long, env = "TOLLGATE_GRPC_LISTEN", value_name = "ADDRESS")]
+    grpc_listen: Option<TextOrNumber>,
     /// Address of the RESP door, the Redis protocol [default: none]
     #[arg(long, env = "TOLLGATE_RESP_LISTEN", value_name = "ADDRESS")]
     resp_listen: Option<TextOrNumber>,
@@ -140,6 +146,8 @@ pub struct WrittenSettings {
     gateway: Option<WrittenGateway>,
     #[arg(skip)]
     admin: Option<WrittenAdmin>,
+    #[arg(skip)]
+    grpc: Option<WrittenGrpc>,
     #[arg(skip)]
     resp: Option<WrittenResp>,
     #[arg(skip)]
@@ -200,6 +208,7 @@ impl WrittenSettings {
             emergency_per_second: value(self.emergency_per_second).or(other.emergency_per_second),
             store_memory: value(self.store_memory).or(other.store_memory),
             listen: value(self.listen).or(other.listen),
+            grpc_listen: value(self.grpc_listen).or(other.grpc_listen),
             resp_listen: value(self.resp_listen).or(other.resp_listen),
             resp_password_file: path(self.resp_password_file).or(other.resp_password_file),
             admin_listen: value(self.admin_listen).or(other.admin_listen),
@@ -212,6 +221,7 @@ impl WrittenSettings {
             redis: self.redis.or(other.redis),
             gateway: self.gateway.or(other.gateway),
             admin: self.admin.or(other.admin),
+            grpc: self.grpc.or(other.grpc),
             resp: self.resp.or(other.resp),
             identity: self.identity.or(other.identity),
             forward_auth: self.forward_auth.or(other.forward_auth),
@@ -241,6 +251,7 @@ impl WrittenSettings {
         let per_second = self.emergency_per_second.as_ref();
         report("emergency_per_second", store::emergency_per_second(per_second, None).err());
         report("log_format", self.log_format.as_ref().and_then(|format| parse_log_format(format).err()));
+        grpc::check(document, self.grpc_listen.as_ref());
         resp::check(document, self.resp_listen.as_ref());
         admin::check(document, self.admin_listen.as_ref(), self.admin.as_ref());
         if let Some(abuse) = &self.abuse {
@@ -274,6 +285,9 @@ impl WrittenSettings {
         }
         if let Some(admin) = &mut self.admin {
             admin.resolve_paths(folder);
+        }
+        if let Some(grpc) = &mut self.grpc {
+            grpc.resolve_paths(folder);
         }
         if let Some(resp) = &mut self.resp {
             resp.resolve_paths(folder);
@@ -342,6 +356,8 @@ pub struct ServeConfig {
     pub store_memory: usize,
     /// The address of the check API.
     pub listen: SocketAddr,
+    /// The RLS door; none if it is closed.
+    pub grpc: Option<GrpcConfig>,
     /// The RESP door; none if it is closed.
     pub resp: Option<RespConfig>,
     /// The admin listener; none if it is closed.
@@ -413,6 +429,7 @@ impl ServeConfig {
             node_name: node_name(settings.node_name.as_ref())?,
             data,
             store_memory: settings.store_memory.as_ref().map_or(Ok(DEFAULT_MEMORY), parse_size)?,
+            grpc: grpc::read(settings.grpc_listen.as_ref(), settings.grpc.as_ref())?,
             resp: resp::read(
                 settings.resp_listen.as_ref(),
                 settings.resp_password_file.as_deref(),

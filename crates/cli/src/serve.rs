@@ -4,6 +4,7 @@ mod admin;
 mod decision_log;
 mod exporters;
 mod gateway;
+mod grpc;
 mod housekeeping;
 mod listeners;
 mod logging;

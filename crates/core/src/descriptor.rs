@@ -5,6 +5,7 @@
 
 use crate::path::{self, PathError};
 use crate::request::{Method, NamedIdentity, Request};
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::net::IpAddr;
 
@@ -41,11 +42,11 @@ impl EntryMeaning {
 /// A descriptor, decoded. [`Self::request`] borrows from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorFields<'a> {
-    named: Vec<(NamedIdentity, &'a str)>,
+    named: SmallVec<[(NamedIdentity, &'a str); 2]>,
     ip: Option<IpAddr>,
     endpoint: Option<Cow<'a, str>>,
     method: Option<Method>,
-    ids: Vec<(&'a str, &'a str)>,
+    ids: SmallVec<[(&'a str, &'a str); 2]>,
 }
 
 /// Why a descriptor cannot be decoded.
@@ -73,13 +74,15 @@ impl<'a> DescriptorFields<'a> {
         // Kept for a descriptor that has no identity.
         let mut spare = None;
         for (key, value) in entries {
-            match (EntryMeaning::of(key), value.parse::<IpAddr>()) {
+            let meaning = EntryMeaning::of(key);
+            let ip = if meaning == EntryMeaning::Address { value.parse::<IpAddr>().ok() } else { None };
+            match (meaning, ip) {
                 (EntryMeaning::Named(kind), _) => {
                     if fields.named.iter().all(|(known, _)| *known != kind) {
                         fields.named.push((kind, value));
                     }
                 }
-                (EntryMeaning::Address, Ok(ip)) => fields.ip = fields.ip.or(Some(ip)),
+                (EntryMeaning::Address, Some(ip)) => fields.ip = fields.ip.or(Some(ip)),
                 (EntryMeaning::Endpoint, _) => {
                     if fields.endpoint.is_none() {
                         fields.endpoint = Some(path::endpoint(value).map_err(DescriptorError::Path)?);
@@ -105,7 +108,7 @@ impl<'a> DescriptorFields<'a> {
     }
 
     /// As a request of `domain` with this cost.
-    pub fn request(&'a self, domain: &'a str, cost: u64) -> Request<'a> {
+    pub fn request<'r>(&'r self, domain: &'r str, cost: u64) -> Request<'r> {
         let mut request = Request {
             ip: self.ip,
             ids: &self.ids,

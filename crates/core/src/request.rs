@@ -111,12 +111,14 @@ pub enum Door {
     Resp,
     /// Forward-auth: a proxy that asks about each of its requests.
     Auth,
+    /// Envoy's rate limit service.
+    Rls,
 }
 
 impl Door {
     /// All doors.
-    pub const ALL: [Self; 6] =
-        [Self::Library, Self::Layer, Self::Check, Self::Gateway, Self::Resp, Self::Auth];
+    pub const ALL: [Self; 7] =
+        [Self::Library, Self::Layer, Self::Check, Self::Gateway, Self::Resp, Self::Auth, Self::Rls];
 
     /// The name in metrics and logs.
     pub fn name(self) -> &'static str {
@@ -127,6 +129,7 @@ impl Door {
             Self::Gateway => "gateway",
             Self::Resp => "resp",
             Self::Auth => "auth",
+            Self::Rls => "rls",
         }
     }
 }

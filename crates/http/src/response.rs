@@ -5,7 +5,10 @@ use crate::headers::{ALLOW, CONTENT_TYPE, HeaderOptions, write_flag};
 use bytes::Bytes;
 use http::header::ETAG;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body::Body;
 use http_body_util::Full;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use tollgate_limiter::{Decision, Outcome};
 
 /// A response whose body is in one piece.
@@ -97,6 +100,17 @@ pub fn admission(decision: &Decision, options: &HeaderOptions, mut headers: Head
     let mut response = Response::new(Full::default());
     *response.headers_mut() = headers;
     response
+}
+
+/// The headers and the body of a response, for protocols that carry both in a message of their own.
+pub fn into_message(response: FullResponse) -> (HeaderMap, Bytes) {
+    let (head, body) = response.into_parts();
+    let mut context = Context::from_waker(Waker::noop());
+    let body = match pin!(body).poll_frame(&mut context) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        Poll::Ready(Some(Err(_)) | None) | Poll::Pending => Bytes::new(),
+    };
+    (head.headers, body)
 }
 
 /// Whether a response says that a limit was exceeded (429).

@@ -30,7 +30,7 @@ use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, LimitStatus, Outcome, OutcomeFold, validate};
 use tollgate_core::key::StateKey;
 use tollgate_core::request::Request;
-use tollgate_core::rules::{Charges, REQUEST_KEY};
+use tollgate_core::rules::{Charges, LimitId, REQUEST_KEY};
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::StoreTime;
 
@@ -202,6 +202,9 @@ impl Limiter {
                 _ => self.prepare_request(snapshot, caches, part, guards),
             };
             prepared.push(found.map_err(|error| InvalidPart { part: index, error })?);
+        }
+        if snapshot.rules.set.has_replacements() && prepared.len() > 1 {
+            drop_replaced(snapshot, &mut prepared);
         }
         never_above_limit(&prepared)?;
         if prepared.iter().any(|part| part.decided.is_some_and(|decision| !decision.allowed())) {
@@ -385,6 +388,25 @@ impl Limiter {
 /// Whether the decision on a part is counted: a refund decides nothing, and a part of a refused request was not admitted.
 fn counts(is_refund: bool, decision: &Decision, passes: bool) -> bool {
     !is_refund && (passes || !decision.allowed())
+}
+
+/// Removes the charges of rules that a charge of another part replaces, as [`RuleSet`](tollgate_core::rules::RuleSet) does within a
+/// part. Parts that state their limit neither replace nor are replaced.
+fn drop_replaced(snapshot: &Arc<Snapshot>, parts: &mut PreparedParts) {
+    let is_by_rules = |part: &PreparedPart| Arc::ptr_eq(&part.snapshot, snapshot) && part.decided.is_none();
+    let enforced: SmallVec<[LimitId; 8]> = { parts.iter() }
+        .filter(|part| is_by_rules(part))
+        .flat_map(|part| part.charges.iter().filter(|charge| charge.enforced).map(|charge| charge.id))
+        .collect();
+    let rules = &snapshot.rules.set;
+    for part in parts.iter_mut().filter(|part| is_by_rules(part)) {
+        for index in (0..part.charges.len()).rev() {
+            if enforced.iter().any(|by| rules.replaces(*by, part.charges[index].id)) {
+                part.charges.remove(index);
+                part.addresses.remove(index);
+            }
+        }
+    }
 }
 
 /// An error if the parts together take more of a state than its limit holds: then no wait helps.

@@ -3,13 +3,16 @@
 //!
 //! A door is a type in a file of its own, with `serve` to run it on a listener and `describe` to tell the rule compiler
 //! what it supports. [`HttpDoor`] is `POST /v1/check`, `POST /v1/check/batch`, `GET /v1/auth`, `GET /healthz` and
-//! `GET /readyz`, which reports the [`Readiness`] of the node. [`RespDoor`] is the Redis protocol.
+//! `GET /readyz`, which reports the [`Readiness`] of the node. [`RespDoor`] is the Redis protocol, [`RlsDoor`] the
+//! rate limit service of Envoy.
 //!
 //! An HTTP request passes these files in order: `http_door.rs` (route, origin check, body), `check.rs` or `batch.rs`,
 //! [`check_request`] (JSON to [`Request`](tollgate_limiter::Request)), the limiter, and [`check_response`] (decision
 //! to JSON). One of forward-auth passes `http_door.rs` and [`mod@auth`], which restores the original request and asks the
-//! [`RateLimitLayer`](tollgate_http::RateLimitLayer). A Redis command passes [`resp_door`] (reads and writes), [`mod@resp_door::decode`], `resp_door/session.rs`,
-//! `throttle.rs` or `rule_check.rs` beside it, and [`resp_door::encode`].
+//! [`RateLimitLayer`](tollgate_http::RateLimitLayer). A Redis command passes [`resp_door`] (reads and writes),
+//! [`mod@resp_door::decode`], `resp_door/session.rs`, `throttle.rs` or `rule_check.rs` beside it, and
+//! [`resp_door::encode`]. A call of Envoy passes `rls_door/connection.rs`, [`rls_door`], [`rls_door::descriptors`] and
+//! [`mod@rls_door::answer`].
 //!
 //! ```
 //! use std::sync::Arc;
@@ -45,8 +48,10 @@ pub mod check_response;
 mod http_door;
 mod json_error;
 pub mod resp_door;
+pub mod rls_door;
 
 pub use auth::ForwardAuth;
 pub use http_door::HttpDoor;
 pub use resp_door::RespDoor;
+pub use rls_door::RlsDoor;
 pub use tollgate_listen::{NotReady, Readiness};

@@ -19,13 +19,13 @@ pub struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts this program in another role; it prints its address, and that of its admin listener if it has one.
+    /// Starts this program in another role of the gateway's bench.
     pub fn bench(role: &[&str]) -> Self {
-        Self::of("gateway", role)
+        Self::start("gateway", role)
     }
 
-    /// The same for a role of another bench.
-    pub fn of(bench: &str, role: &[&str]) -> Self {
+    /// Starts this program in another role of `bench`; it prints its address, and that of its admin listener if it has one.
+    pub fn start(bench: &str, role: &[&str]) -> Self {
         let mut command = Command::new(std::env::current_exe().expect("this program has a path"));
         command.arg(bench).args(role).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("this program can be started again");

@@ -41,6 +41,18 @@ impl SettingsContext<'_> {
                 is_set: |settings| settings.listen.is_some(),
             },
             IneffectiveSetting {
+                name: "grpc_listen",
+                is_ineffective: self.mode == ServeMode::GatewayOnly,
+                reason: "`tollgate gateway` has no RLS door; `tollgate serve` opens both",
+                is_set: |settings| settings.grpc_listen.is_some(),
+            },
+            IneffectiveSetting {
+                name: "grpc",
+                is_ineffective: self.config.grpc.is_none() && self.mode == ServeMode::AllDoors,
+                reason: "`grpc_listen` opens no RLS door",
+                is_set: |settings| settings.grpc.is_some(),
+            },
+            IneffectiveSetting {
                 name: "resp_listen",
                 is_ineffective: self.mode == ServeMode::GatewayOnly,
                 reason: "`tollgate gateway` has no RESP door; `tollgate serve` opens both",

@@ -6,7 +6,7 @@
 use super::node_metrics::NodeMetrics;
 use super::reload::{ReloadTarget, watch_keys};
 use super::rules::NodeRepository;
-use super::{ServeMode, admin, gateway, resp};
+use super::{ServeMode, admin, gateway, grpc, resp};
 use crate::command_error::CommandError;
 use crate::config::ServeConfig;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use tollgate_core::rules::OpenDoor;
 use tollgate_gateway::Gateway;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::metrics::MetricSource;
-use tollgate_server::{ForwardAuth, HttpDoor, Readiness, RespDoor};
+use tollgate_server::{ForwardAuth, HttpDoor, Readiness, RespDoor, RlsDoor};
 
 /// An open listener. It is served while the node runs.
 pub struct NodeListener {
@@ -89,6 +89,9 @@ pub async fn open_all(node: &NodeParts<'_>) -> Result<Vec<NodeListener>, Command
     let mut listeners = Vec::new();
     if node.mode == ServeMode::AllDoors {
         listeners.push(open_check_api(node).await?);
+        if let Some(config) = &node.config.grpc {
+            listeners.push(grpc::open(config, node).await?);
+        }
         if let Some(config) = &node.config.resp {
             listeners.push(resp::open(config, node).await?);
         }
@@ -110,7 +113,8 @@ pub fn open_doors(config: &ServeConfig, mode: ServeMode) -> Vec<OpenDoor> {
     // It is always open, and few nodes use it: the settings say so.
     let auth = config.forward_auth.as_ref().filter(|_| mode == ServeMode::AllDoors);
     let auth = auth.map(|_| ForwardAuth::describe(&config.identities));
-    checks.into_iter().chain(auth).chain(resp).chain(gateway).collect()
+    let grpc = config.grpc.as_ref().filter(|_| mode == ServeMode::AllDoors).map(|_| RlsDoor::describe());
+    checks.into_iter().chain(auth).chain(grpc).chain(resp).chain(gateway).collect()
 }
 
 /// Binds the address of the setting `flag`.

@@ -42,6 +42,11 @@ impl CertificateFolder {
         self.replace("cert.pem", &certificates.certificate);
     }
 
+    /// Replaces all of them by new ones.
+    pub fn renew(&self) {
+        self.write(&TestCertificates::generate());
+    }
+
     /// Starts a gateway with TLS, and waits until its certificate is in force.
     pub fn gateway(&self, rules: &str) -> TollgateProcess {
         std::fs::write(self.path("rules.yaml"), rules).unwrap();

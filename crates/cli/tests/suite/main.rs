@@ -14,6 +14,7 @@ mod control_fleet;
 mod demo;
 mod door_warnings;
 mod emergency;
+mod envoy;
 mod fleet_totals;
 mod followers;
 mod forward_auth;

@@ -33,6 +33,7 @@ pub fn tollgate<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Comm
         "CONTROL_TOKEN_FILE",
         "RULES_POLL",
         "LISTEN",
+        "GRPC_LISTEN",
         "RESP_LISTEN",
         "RESP_PASSWORD",
         "RESP_PASSWORD_FILE",

@@ -127,6 +127,11 @@ fn errors_in_the_file_have_positions() {
             "tollgate.yaml:1:15: error: `16 pounds` is not a size of at least 1MB; write it like 64MB or 2GB\n",
         ),
         (
+            "grpc_listen: there\n",
+            "tollgate.yaml:1:14: error: `there` is not an address to listen on; write it like 127.0.0.1:8080\n",
+        ),
+        ("grpc: { descriptors: some }\ngrpc_listen: 8081\n", "tollgate.yaml:1:22: error: unknown"),
+        (
             "resp_listen: there\n",
             "tollgate.yaml:1:14: error: `there` is not an address to listen on; write it like 127.0.0.1:8080\n",
         ),
@@ -187,6 +192,12 @@ fn a_setting_without_effect_is_an_error() {
             "error: --resp-listen has no effect: `tollgate gateway` has no RESP door",
         ),
         (
+            &gateway[..],
+            "--grpc-listen",
+            "127.0.0.1:0",
+            "error: --grpc-listen has no effect: `tollgate gateway` has no RLS door",
+        ),
+        (
             &["serve"],
             "--resp-password-file",
             "x",
@@ -231,6 +242,7 @@ fn a_setting_without_effect_is_an_error() {
             "store: memory\nredis: { timeout: 5ms }\n",
             "tollgate.yaml:2:1: error: `redis` has no effect: ",
         ),
+        ("serve", "grpc: { descriptors: independent }\n", "tollgate.yaml:1:1: error: `grpc` has no effect: "),
         (
             "serve",
             "resp: { tls: { certificate: a, key: b } }\n",

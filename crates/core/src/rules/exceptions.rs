@@ -5,7 +5,7 @@
 //! condition of its own, so that those on the client and on the path are cached with the other parts of a selection.
 
 use super::pattern::DomainPattern;
-use super::ruleset::{ClientCondition, RuleSet, has_domain};
+use super::ruleset::{ClientCondition, LimitId, RuleSet, has_domain};
 use super::selection::{Charge, Charges};
 use crate::descriptor::EntryMeaning;
 use crate::request::{MethodSet, NamedIdentity, PerIdentity, Request};
@@ -74,6 +74,17 @@ impl RuleSet {
         if !replaced.is_empty() {
             charges.retain(|charge: &mut Charge<'_>| !replaced.contains(&self.owner_index(charge.id)));
         }
+    }
+
+    /// Whether any rule replaces another one.
+    #[inline]
+    pub fn has_replacements(&self) -> bool {
+        self.has_replacements
+    }
+
+    /// Whether the rule of the limit `by` replaces that of `limit`.
+    pub fn replaces(&self, by: LimitId, limit: LimitId) -> bool {
+        self.rule_of(by).replaces.contains(&self.owner_index(limit))
     }
 
     /// The rule that replaces rule `index` in these charges.

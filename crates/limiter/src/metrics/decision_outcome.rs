@@ -57,7 +57,7 @@ impl DecisionOutcome {
     }
 
     /// The outcome of a decision that was made at once.
-    pub(crate) fn of(decision: &Decision) -> Self {
+    pub fn of(decision: &Decision) -> Self {
         if decision.degraded {
             return Self::Degraded;
         }

@@ -185,7 +185,8 @@ fn invalid_requests_are_no_decisions() {
     let samples = samples(&limiter);
     let invalid = samples.of_metric(&catalog::INVALID_REQUESTS).iter();
     let invalid: Vec<_> = invalid.map(|sample| (sample.labels[0].to_string(), sample.as_count())).collect();
-    let expected = [("library", 1), ("layer", 0), ("check", 1), ("gateway", 1), ("resp", 0), ("auth", 0)];
+    let expected =
+        [("library", 1), ("layer", 0), ("check", 1), ("gateway", 1), ("resp", 0), ("auth", 0), ("rls", 0)];
     let expected = expected.map(|(door, count)| (door.to_owned(), Some(count)));
     assert_eq!(invalid, expected);
 }
