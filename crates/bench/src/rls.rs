@@ -111,7 +111,7 @@ fn measure(address: SocketAddr, messages: &[Vec<u8>]) -> (f64, f64) {
 }
 
 fn request(key: usize, descriptors: usize) -> RateLimitRequest {
-    let entry = |key: &str, value: String| Entry { key: key.to_owned(), value };
+    let entry = |key: &str, value: String| Entry { key: key.into(), value: value.into() };
     let descriptor = |entries| RateLimitDescriptor { entries, ..RateLimitDescriptor::default() };
     let client = descriptor(vec![
         entry("api_key", format!("sk_prod_{key:010}")),

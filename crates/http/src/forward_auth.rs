@@ -11,8 +11,8 @@
 //! | address | the last one in `X-Forwarded-For`, or `X-Real-IP` ([`ProxyAddressHeader`]) |
 //! | host | that of the URI, else `X-Forwarded-Host`, else `Host` |
 //!
-//! Nothing is guessed. A peer that is not trusted is refused, and so is a description that lacks the method, the URI or the address: a
-//! request that is taken for another one might be one that no rule limits. A proxy that writes one of two headers passes the other on as
+//! A peer that is not trusted is refused, and so is a description that lacks the URI: a request that is taken for another one might be one
+//! that no rule limits. Without a method or an address, those of the proxy's own request count ([`MissingPart`]). A proxy that writes one of two headers passes the other on as
 //! its client sent it, so headers for the same part that differ are refused as well.
 //!
 //! This also keeps web pages out: a browser sends none of these headers to another origin without asking first, and is not allowed to.
@@ -21,8 +21,8 @@
 use crate::body::ErrorCode;
 use crate::error::HttpError;
 use crate::headers::{
-    X_FORWARDED_HOST, X_FORWARDED_METHOD, X_FORWARDED_URI, X_ORIGINAL_METHOD, X_ORIGINAL_URI, X_ORIGINAL_URL,
-    X_REAL_IP, X_TOLLGATE_STATUS,
+    X_FORWARDED_FOR, X_FORWARDED_HOST, X_FORWARDED_METHOD, X_FORWARDED_URI, X_ORIGINAL_METHOD,
+    X_ORIGINAL_URI, X_ORIGINAL_URL, X_REAL_IP, X_TOLLGATE_STATUS,
 };
 use crate::identity::{IpNetwork, contains, last_hop, written_address};
 use crate::response::FullResponse;
@@ -75,6 +75,17 @@ pub struct OriginalRequest {
     pub request: Request<()>,
     /// The address that it came from. With [`ClientIpOptions`](crate::identity::ClientIpOptions) it may be that of another proxy.
     pub peer: IpAddr,
+    /// What the proxy does not describe.
+    pub missing: Option<MissingPart>,
+}
+
+/// A part of a request that a proxy does not describe. The request that it sent itself has one, which counts instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingPart {
+    /// The method. nginx always asks with `GET`.
+    Method,
+    /// The address: all clients have that of the proxy.
+    Address,
 }
 
 impl ForwardAuthOptions {
@@ -83,12 +94,18 @@ impl ForwardAuthOptions {
         contains(&self.trusted, peer)
     }
 
-    /// The original request that the trusted proxy which sent `head` describes.
-    pub fn original(&self, head: Parts) -> Result<OriginalRequest, HttpError> {
-        let Parts { mut headers, version, .. } = head;
+    /// The original request that the trusted proxy at `proxy`, which sent `head`, describes.
+    pub fn original(&self, head: Parts, proxy: IpAddr) -> Result<OriginalRequest, HttpError> {
+        let Parts { method: own_method, mut headers, version, .. } = head;
         let method = described_method(&headers)?;
         let uri = described_uri(&headers)?;
         let peer = self.described_address(&headers)?;
+        let missing = match (&method, peer) {
+            (_, None) => Some(MissingPart::Address),
+            (None, Some(_)) => Some(MissingPart::Method),
+            (Some(_), Some(_)) => None,
+        };
+        let (method, peer) = (method.unwrap_or(own_method), peer.unwrap_or(proxy));
         if let Some(host) = one_line(&headers, &X_FORWARDED_HOST)?.cloned() {
             headers.insert(HOST, host);
         }
@@ -97,36 +114,38 @@ impl ForwardAuthOptions {
         *request.uri_mut() = uri;
         *request.version_mut() = version;
         *request.headers_mut() = headers;
-        Ok(OriginalRequest { request, peer })
+        Ok(OriginalRequest { request, peer, missing })
     }
 
-    fn described_address(&self, headers: &HeaderMap) -> Result<IpAddr, HttpError> {
-        let address = match self.client_address {
-            ProxyAddressHeader::XForwardedFor => last_hop(headers),
+    fn described_address(&self, headers: &HeaderMap) -> Result<Option<IpAddr>, HttpError> {
+        let (name, address) = match self.client_address {
+            ProxyAddressHeader::XForwardedFor => (&X_FORWARDED_FOR, last_hop(headers)),
             ProxyAddressHeader::XRealIp => {
-                one_line(headers, &X_REAL_IP)?.and_then(|line| written_address(line.to_str().ok()?))
+                let line = one_line(headers, &X_REAL_IP)?;
+                (&X_REAL_IP, line.and_then(|line| written_address(line.to_str().ok()?)))
             }
         };
-        address.ok_or_else(|| match self.client_address {
+        if address.is_none() && !headers.contains_key(name) {
+            return Ok(None);
+        }
+        let malformed = || match self.client_address {
             ProxyAddressHeader::XForwardedFor => {
                 missing("the header `x-forwarded-for` does not end with the client's address")
             }
             ProxyAddressHeader::XRealIp => missing("the header `x-real-ip` has no address"),
-        })
+        };
+        address.map(Some).ok_or_else(malformed)
     }
 }
 
-fn described_method(headers: &HeaderMap) -> Result<Method, HttpError> {
+fn described_method(headers: &HeaderMap) -> Result<Option<Method>, HttpError> {
     let forwarded = one_line(headers, &X_FORWARDED_METHOD)?;
     let original = one_line(headers, &X_ORIGINAL_METHOD)?;
     if forwarded.is_some() && original.is_some() && forwarded != original {
         return Err(contradiction(&X_FORWARDED_METHOD, &X_ORIGINAL_METHOD));
     }
-    let method = forwarded.or(original).ok_or_else(|| {
-        missing("no method is named in the header `x-forwarded-method` or `x-original-method`")
-    })?;
-    Method::from_bytes(method.as_bytes())
-        .map_err(|_| HttpError::bad_request("the original method is not a method"))
+    let method = forwarded.or(original).map(|method| Method::from_bytes(method.as_bytes()));
+    method.transpose().map_err(|_| HttpError::bad_request("the original method is not a method"))
 }
 
 fn described_uri(headers: &HeaderMap) -> Result<Uri, HttpError> {

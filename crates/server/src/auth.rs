@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tollgate_core::rules::OpenDoor;
-use tollgate_http::forward_auth::{DenyStatus, ForwardAuthOptions, OriginalRequest};
+use tollgate_http::forward_auth::{DenyStatus, ForwardAuthOptions, MissingPart, OriginalRequest};
 use tollgate_http::{FullResponse, HeaderOptions, HttpError, IdentityExtractor, RateLimitLayer, response};
 use tollgate_limiter::{Door, Limiter};
 
@@ -21,6 +21,7 @@ pub struct ForwardAuth {
     limits: RateLimitLayer,
     options: ForwardAuthOptions,
     has_warned: AtomicBool,
+    has_warned_of_missing: AtomicBool,
 }
 
 impl ForwardAuth {
@@ -32,7 +33,12 @@ impl ForwardAuth {
         options: ForwardAuthOptions,
     ) -> Self {
         let limits = RateLimitLayer::new(limiter).headers(headers).identities(identities).door(Door::Auth);
-        Self { limits, options, has_warned: AtomicBool::new(false) }
+        Self {
+            limits,
+            options,
+            has_warned: AtomicBool::new(false),
+            has_warned_of_missing: AtomicBool::new(false),
+        }
     }
 
     /// What forward-auth supports, for the rule compiler: requests have these identities; it neither queues them nor sees
@@ -47,7 +53,7 @@ impl ForwardAuth {
             return self.refuse_peer(peer);
         }
         let endpoint = std::mem::take(&mut head.uri);
-        let original = self.options.original(head);
+        let original = self.options.original(head, peer);
         let query = original.as_ref().ok().and_then(|original| original.request.uri().query());
         let status = match written_status(endpoint.query(), query) {
             Ok(status) => status.unwrap_or(self.options.deny_status),
@@ -65,13 +71,31 @@ impl ForwardAuth {
     }
 
     async fn decide(&self, original: OriginalRequest) -> Result<AuthResponse, HttpError> {
-        let OriginalRequest { mut request, peer } = original;
+        let OriginalRequest { mut request, peer, missing } = original;
+        if let Some(part) = missing {
+            self.warn_of_missing(part);
+        }
         let decision = self.limits.check(&mut request, peer)?.decision().await;
         let (headers, options) = (std::mem::take(request.headers_mut()), self.limits.header_options());
         Ok(match response::refusal(&decision, options, &headers) {
             Some(refusal) => AuthResponse::Refusal(refusal),
             None => AuthResponse::Admission(response::admission(&decision, options, headers)),
         })
+    }
+
+    #[cold]
+    fn warn_of_missing(&self, part: MissingPart) {
+        if self.has_warned_of_missing.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        match part {
+            MissingPart::Method => tracing::warn!(
+                "forward-auth: the proxy names no method; all requests count as the method it asks with; set `X-Forwarded-Method`"
+            ),
+            MissingPart::Address => tracing::warn!(
+                "forward-auth: the proxy names no client address; all clients count as one address; set `X-Forwarded-For`"
+            ),
+        }
     }
 
     /// What this peer says of a request is not believed, and the request itself is not the one to decide about.

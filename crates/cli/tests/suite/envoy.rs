@@ -97,10 +97,14 @@ fn the_101st_of_100_is_refused() {
     assert_eq!(get(&envoy, "/v1/orders", "X-Api-Key: sk_2\r\n").status, 200, "another client");
     // The costs of the route: five for each.
     assert_eq!(admitted(&envoy, 12, "/v1/reports/7?page=1", "X-Api-Key: sk_3\r\n"), 10);
-    // What has no canonical form is no way around the limit.
+    // Neither a path nor a header of the client makes Envoy fail open.
     let hostile = get(&envoy, "/v1/reports/%zz", "X-Api-Key: sk_4\r\n");
     assert_eq!(hostile.status, 429, "{hostile:?}");
     assert!(hostile.body.contains("BAD_REQUEST"), "{hostile:?}");
+    let mut client = HttpClient::connect(envoy.address());
+    client.send_bytes(b"GET /v1/reports HTTP/1.1\r\nHost: test\r\nX-Api-Key: sk_\xff\r\n\r\n");
+    let hostile = client.reply();
+    assert_eq!(hostile.status, 429, "{hostile:?}");
     let metrics = node.process.admin().get("/metrics").body;
     assert!(metrics.contains(r#"door="rls""#), "{metrics}");
 }
@@ -213,7 +217,7 @@ fn a_killed_node_returns() {
 }
 
 fn request(entries: &[(&str, &str)]) -> RateLimitRequest {
-    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+    let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
     let entries = entries.iter().map(entry).collect();
     let descriptors = vec![RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }];
     RateLimitRequest { domain: "edge".to_owned(), descriptors, hits_addend: 0 }

@@ -1,6 +1,7 @@
 //! Descriptors as parts of a request to the limiter: entries, hits and limits.
 
-use super::proto::{RateLimitDescriptor, RateLimitOverride, RateLimitUnit};
+use super::proto::{Entry, RateLimitDescriptor, RateLimitOverride, RateLimitUnit};
+use smallvec::SmallVec;
 use std::fmt;
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::descriptor::{DescriptorError, DescriptorFields};
@@ -41,6 +42,8 @@ pub enum RefusedDescriptor {
     TooManyDescriptors,
     /// It has more than [`MOST_ENTRIES`].
     TooManyEntries,
+    /// A key or a value is not UTF-8. Envoy takes values from headers.
+    NotText,
     /// Its path is refused at every door.
     Entries(DescriptorError),
     /// It states a limit without a unit.
@@ -56,6 +59,7 @@ impl fmt::Display for RefusedDescriptor {
         match self {
             Self::TooManyDescriptors => write!(f, "the request has more than {MOST_DESCRIPTORS} descriptors"),
             Self::TooManyEntries => write!(f, "a descriptor has more than {MOST_ENTRIES} entries"),
+            Self::NotText => f.write_str("an entry of a descriptor is not UTF-8 text"),
             Self::Entries(error) => error.fmt(f),
             Self::NoUnit => f.write_str("a descriptor states a limit without a unit of time"),
             Self::NothingAllowed => f.write_str("a descriptor states a limit of 0"),
@@ -76,15 +80,19 @@ impl<'a> DecodedDescriptor<'a> {
         if descriptor.entries.len() > MOST_ENTRIES {
             return Err(RefusedDescriptor::TooManyEntries);
         }
-        let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
-        let fields = DescriptorFields::decode(entries).map_err(RefusedDescriptor::Entries)?;
+        let mut entries: SmallVec<[(&str, &str); 4]> = SmallVec::new();
+        for Entry { key, value } in &descriptor.entries {
+            let text = |bytes| str::from_utf8(bytes).map_err(|_| RefusedDescriptor::NotText);
+            entries.push((text(key)?, text(value)?));
+        }
+        let fields = DescriptorFields::decode(entries.iter().copied()).map_err(RefusedDescriptor::Entries)?;
         let hits = descriptor.hits_addend.unwrap_or(u64::from(request_hits.max(1)));
         let (operation, cost) = match (hits, descriptor.is_negative_hits) {
             (0, _) => (TokenOperation::Look, 1),
             (hits, true) => (TokenOperation::Refund, hits),
             (hits, false) => (TokenOperation::Take, hits),
         };
-        let limit = descriptor.limit.as_ref().map(|limit| StatedLimit::of(limit, descriptor, domain));
+        let limit = descriptor.limit.as_ref().map(|limit| StatedLimit::of(limit, &entries, domain));
         Ok(Self { fields, operation, cost, limit: limit.transpose()? })
     }
 
@@ -104,7 +112,7 @@ impl<'a> DecodedDescriptor<'a> {
 impl StatedLimit {
     fn of(
         stated: &RateLimitOverride,
-        descriptor: &RateLimitDescriptor,
+        entries: &[(&str, &str)],
         domain: &str,
     ) -> Result<Self, RefusedDescriptor> {
         let seconds = match RateLimitUnit::try_from(stated.unit) {
@@ -124,29 +132,25 @@ impl StatedLimit {
             rate: None,
             window_us: Some(seconds * SECOND_US),
         };
-        Ok(Self { key: limit_key(descriptor, domain), size })
+        Ok(Self { key: limit_key(entries, domain), size })
     }
 }
 
 /// What a stated limit is counted by: the domain and all entries. Lengths keep different lists of entries apart.
-fn limit_key(descriptor: &RateLimitDescriptor, domain: &str) -> String {
-    let mut key = format!("rls {} {domain}", domain.len());
-    for entry in &descriptor.entries {
-        key += &format!(" {} {}={}", entry.key.len(), entry.key, entry.value.len());
-        key.push(' ');
-        key += &entry.value;
+fn limit_key(entries: &[(&str, &str)], domain: &str) -> String {
+    let mut limit_key = format!("rls {} {domain}", domain.len());
+    for (key, value) in entries {
+        limit_key += &format!(" {} {key}={} {value}", key.len(), value.len());
     }
-    key
+    limit_key
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::proto::Entry;
     use super::*;
 
     fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-        let entry =
-            |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).into(), value: (*value).into() };
         RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
     }
 
@@ -192,6 +196,14 @@ mod tests {
             DecodedDescriptor::decode(&descriptor(&many), "", 0).unwrap_err(),
             RefusedDescriptor::TooManyEntries
         );
+        for value in [&b"\xff"[..], b"a\x80"] {
+            let entry = Entry { key: "api_key".into(), value: value.to_vec() };
+            let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+            assert_eq!(
+                DecodedDescriptor::decode(&descriptor, "", 0).unwrap_err(),
+                RefusedDescriptor::NotText
+            );
+        }
         for path in ["/a%", "/a%2fb", "/a%zz", "/../..", "/a\\b"] {
             let refused = DecodedDescriptor::decode(&descriptor(&[("path", path)]), "", 0).unwrap_err();
             assert!(matches!(refused, RefusedDescriptor::Entries(_)), "{path}");
@@ -219,7 +231,7 @@ mod tests {
         ];
         let keys: std::collections::BTreeSet<String> = ["", "x"]
             .iter()
-            .flat_map(|domain| lists.iter().map(|entries| limit_key(&descriptor(entries), domain)))
+            .flat_map(|domain| lists.iter().map(|entries| limit_key(entries, domain)))
             .collect();
         assert_eq!(keys.len(), 2 * lists.len());
     }

@@ -106,8 +106,8 @@ fn fuzz_requests() {
             entries: entries
                 .iter()
                 .map(|(key, value)| Entry {
-                    key: KEYS[usize::from(*key) % KEYS.len()].to_owned(),
-                    value: if key % 2 == 0 { value.clone() } else { format!("/{value}") },
+                    key: KEYS[usize::from(*key) % KEYS.len()].into(),
+                    value: if key % 2 == 0 { value.clone().into() } else { format!("/{value}").into() },
                 })
                 .collect(),
             // Small costs are the ones that pass.
