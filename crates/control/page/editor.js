@@ -2,7 +2,7 @@
 import { h, show } from './dom.js';
 import { diff, splitLines } from './diff.js';
 
-const TOKEN = /((?<=^|\s)#.*$)|("(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|([A-Za-z_][\w.-]*)(?=\s*:(?:\s|$))|(?<![\w.-])(\d[\d_.]*(?:\/\d*[a-z]+|[a-z%]+)?)(?![\w.-])/g;
+const TOKEN = /((?<=^|\s)#.*$)|("(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|([A-Za-z_][\w.-]*)(?=\s*:(?:\s|$))|(?<=[:,-]\s+|[[{]\s*)(\d[\d_.]*(?:\/\d*[a-z]+|[a-z%]+)?)(?=\s*(?:[,\]}]|\s#|$))/g;
 const KINDS = ['y-com', 'y-str', 'y-key', 'y-num'];
 const LINE_HEIGHT = 21, PADDING = 10;
 

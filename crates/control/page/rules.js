@@ -45,7 +45,7 @@ export function mount(root, target) {
 	const text = editor({ label: 'Rules as YAML', readOnly: Boolean(readOnly()), onchange: edited, onsubmit: () => message.focus() });
 	const edit = h('div.edit',
 		h('section.card.editor', { 'aria-label': 'Editor' }, h('header', 'rules.yaml', discard), text.node,
-			h('footer', h('span', { id: 'editor-help' }, 'Esc, then Tab leaves the editor'), 'Ctrl Enter: to Publish')),
+			h('footer', h('span', { id: 'editor-help' }, 'Esc, then Tab leaves the editor'), 'Ctrl Enter goes to Publish')),
 		h('div.stack', conflict, h('form.card.publish', { onsubmit: publish }, h('div.row', message, go), why, changes), problems, tests, preview));
 
 	const dirty = () => text.text !== state.base.yaml;

@@ -1,4 +1,4 @@
-// Top: the keys that are limited most, the busiest keys and routes.
+// Top: the keys that are limited most and allowed most, and the busiest routes.
 import { h, show, keyed, card, loading, segments, head, say, table, swap } from './dom.js';
 import { get } from './api.js';
 import { number, plural } from './format.js';
@@ -10,15 +10,15 @@ export const title = 'Top';
 
 const LISTS = [
 	['limited', 'Limited most', 'No key was limited', 'Nothing was refused in this time.'],
-	['allowed', 'Busiest keys', 'No requests', 'No request was sampled in this time.'],
+	['allowed', 'Allowed most', 'No requests', 'No request was allowed in this time.'],
 	['routes', 'Busiest routes', 'No routes', 'Routes are the endpoint templates of the rules.'],
 ];
 
 export function mount(root) {
 	let scope = 'fleet';
-	const note = h('p.dim'), error = h('p.note.bad', { hidden: true, role: 'alert' });
+	const note = h('span'), error = h('p.note.bad', { hidden: true, role: 'alert' });
 	const lists = LISTS.map(([name, heading, ...none]) => {
-		const { node, body } = table(heading, ['', name === 'routes' ? 'route' : 'key', 'requests#'], 'rank');
+		const { node, body } = table(heading, name === 'routes' ? ['', 'route', 'requests#'] : ['', 'key', `${name}#`], 'rank');
 		const place = h('div', loading(5));
 		let most = 1;
 		const put = keyed(body, ({ route, kind, name: key, fingerprint }) => {
@@ -47,13 +47,13 @@ export function mount(root) {
 			const top = await get(`/v1/top?count=20&scope=${scope}`);
 			error.hidden = true;
 			for (const list of lists) list.update(top);
-			say(note, `Estimates over the last ${plural(top.window_seconds, 'second')}. API keys are shortened.`);
+			say(note, `last ${plural(top.window_seconds, 'second')}, estimated`);
 		} catch (problem) {
 			error.hidden = false;
 			show(error, reason(problem));
 		}
 	});
-	root.append(head('Top', null, segments('Nodes', [['fleet', 'All nodes'], ['node', 'This node']], scope, (next) => { scope = next; poll.now(); })),
-		error, h('div.thirds', lists.map((list) => list.card)), note);
+	root.append(head('Top', note, segments('Nodes', [['fleet', 'All nodes'], ['node', 'This node']], scope, (next) => { scope = next; poll.now(); })),
+		error, h('div.thirds', lists.map((list) => list.card)));
 	return poll.stop;
 }

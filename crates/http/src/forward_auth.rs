@@ -97,8 +97,10 @@ impl ForwardAuthOptions {
     /// The original request that the trusted proxy at `proxy`, which sent `head`, describes.
     pub fn original(&self, head: Parts, proxy: IpAddr) -> Result<OriginalRequest, HttpError> {
         let Parts { method: own_method, mut headers, version, .. } = head;
-        let method = described_method(&headers)?;
-        let uri = described_uri(&headers)?;
+        let description = Description::read(&headers)?;
+        let method = description.method()?;
+        let uri = description.uri()?;
+        let host = description.host.cloned();
         let peer = self.described_address(&headers)?;
         let missing = match (&method, peer) {
             (_, None) => Some(MissingPart::Address),
@@ -106,7 +108,7 @@ impl ForwardAuthOptions {
             (Some(_), Some(_)) => None,
         };
         let (method, peer) = (method.unwrap_or(own_method), peer.unwrap_or(proxy));
-        if let Some(host) = one_line(&headers, &X_FORWARDED_HOST)?.cloned() {
+        if let Some(host) = host {
             headers.insert(HOST, host);
         }
         let mut request = Request::new(());
@@ -138,33 +140,71 @@ impl ForwardAuthOptions {
     }
 }
 
-fn described_method(headers: &HeaderMap) -> Result<Option<Method>, HttpError> {
-    let forwarded = one_line(headers, &X_FORWARDED_METHOD)?;
-    let original = one_line(headers, &X_ORIGINAL_METHOD)?;
-    if forwarded.is_some() && original.is_some() && forwarded != original {
-        return Err(contradiction(&X_FORWARDED_METHOD, &X_ORIGINAL_METHOD));
-    }
-    let method = forwarded.or(original).map(|method| Method::from_bytes(method.as_bytes()));
-    method.transpose().map_err(|_| HttpError::bad_request("the original method is not a method"))
+/// The headers in which a proxy describes a request. Each has at most one line; an empty one is none.
+#[derive(Default)]
+struct Description<'h> {
+    methods: [Option<&'h HeaderValue>; METHOD_HEADERS.len()],
+    uris: [Option<&'h HeaderValue>; URI_HEADERS.len()],
+    host: Option<&'h HeaderValue>,
 }
 
-fn described_uri(headers: &HeaderMap) -> Result<Uri, HttpError> {
-    let mut found: Option<(&HeaderName, Uri)> = None;
-    for name in [&X_FORWARDED_URI, &X_ORIGINAL_URI, &X_ORIGINAL_URL] {
-        let Some(line) = one_line(headers, name)? else { continue };
-        let uri = Uri::try_from(line.as_bytes())
-            .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not a URI")))?;
-        match &found {
-            None => found = Some((name, uri)),
-            Some((other, known)) if known.path_and_query() != uri.path_and_query() => {
-                return Err(contradiction(other, name));
+static METHOD_HEADERS: [&HeaderName; 2] = [&X_FORWARDED_METHOD, &X_ORIGINAL_METHOD];
+static URI_HEADERS: [&HeaderName; 3] = [&X_FORWARDED_URI, &X_ORIGINAL_URI, &X_ORIGINAL_URL];
+
+impl<'h> Description<'h> {
+    /// One pass over the headers takes half the time of a lookup for each of the names.
+    fn read(headers: &'h HeaderMap) -> Result<Self, HttpError> {
+        let mut description = Self::default();
+        for (name, line) in headers {
+            let Self { methods, uris, host } = &mut description;
+            let place = if let Some(at) = METHOD_HEADERS.iter().position(|header| *header == name) {
+                &mut methods[at]
+            } else if let Some(at) = URI_HEADERS.iter().position(|header| *header == name) {
+                &mut uris[at]
+            } else if *name == X_FORWARDED_HOST {
+                host
+            } else {
+                continue;
+            };
+            if place.replace(line).is_some() {
+                return Err(several_lines(name));
             }
-            Some(_) => {}
         }
+        let Self { methods, uris, host } = &mut description;
+        for place in methods.iter_mut().chain(uris).chain([host]) {
+            *place = place.filter(|line| !line.is_empty());
+        }
+        Ok(description)
     }
-    let missing =
-        || missing("no URI is named in the header `x-forwarded-uri`, `x-original-uri` or `x-original-url`");
-    found.map(|(_, uri)| uri).ok_or_else(missing)
+
+    fn method(&self) -> Result<Option<Method>, HttpError> {
+        let [forwarded, original] = self.methods;
+        if forwarded.is_some() && original.is_some() && forwarded != original {
+            return Err(contradiction(METHOD_HEADERS[0], METHOD_HEADERS[1]));
+        }
+        let method = forwarded.or(original).map(|method| Method::from_bytes(method.as_bytes()));
+        method.transpose().map_err(|_| HttpError::bad_request("the original method is not a method"))
+    }
+
+    fn uri(&self) -> Result<Uri, HttpError> {
+        let mut found: Option<(&HeaderName, Uri)> = None;
+        for (name, line) in URI_HEADERS.into_iter().zip(self.uris) {
+            let Some(line) = line else { continue };
+            let uri = Uri::try_from(line.as_bytes())
+                .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not a URI")))?;
+            match &found {
+                None => found = Some((name, uri)),
+                Some((other, known)) if known.path_and_query() != uri.path_and_query() => {
+                    return Err(contradiction(other, name));
+                }
+                Some(_) => {}
+            }
+        }
+        let missing = || {
+            missing("no URI is named in the header `x-forwarded-uri`, `x-original-uri` or `x-original-url`")
+        };
+        found.map(|(_, uri)| uri).ok_or_else(missing)
+    }
 }
 
 /// The only line of a header; none if it is absent or empty.
@@ -172,9 +212,14 @@ fn one_line<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h 
     let mut lines = headers.get_all(name).iter();
     let line = lines.next().filter(|line| !line.is_empty());
     match lines.next() {
-        Some(_) => Err(HttpError::bad_request(format!("the header `{name}` occurs more than once"))),
+        Some(_) => Err(several_lines(name)),
         None => Ok(line),
     }
+}
+
+#[cold]
+fn several_lines(name: &HeaderName) -> HttpError {
+    HttpError::bad_request(format!("the header `{name}` occurs more than once"))
 }
 
 #[cold]

@@ -44,6 +44,13 @@ fn shipped_rules() -> String {
     std::fs::read_to_string(example("../envoy/rules.yaml")).unwrap()
 }
 
+/// The shipped rules without their tests, by the day: a token that is refilled during a test would not be counted.
+fn rules_by_the_day() -> String {
+    let rules = shipped_rules();
+    let (rules, _) = rules.split_once("\ntests:").unwrap();
+    replaced(rules, "/min", "/day")
+}
+
 /// The shipped configuration with these addresses, and a timeout that no stall of the machine exceeds.
 fn envoy_settings(tollgate: SocketAddr) -> String {
     let mut text = std::fs::read_to_string(example("../envoy/envoy.yaml")).unwrap();
@@ -80,17 +87,17 @@ fn admitted(envoy: &EnvoyServer, count: usize, path: &str, headers: &str) -> usi
 
 #[test]
 fn the_101st_of_100_is_refused() {
-    let node = node(&shipped_rules(), "");
+    let node = node(&rules_by_the_day(), "");
     let envoy = EnvoyServer::start(&envoy_settings(node.grpc));
     for remaining in (0..100).rev() {
         let reply = get(&envoy, "/v1/orders", "X-Api-Key: sk_1\r\n");
         assert_eq!((reply.status, reply.header("x-ratelimit-limit")), (200, "100"), "{reply:?}");
         assert_eq!(reply.header("x-ratelimit-remaining"), remaining.to_string());
-        assert_eq!(reply.header("ratelimit-policy"), "\"client\";q=100;w=60");
+        assert_eq!(reply.header("ratelimit-policy"), "\"client\";q=100;w=86400");
     }
     let reply = get(&envoy, "/v1/orders", "X-Api-Key: sk_1\r\n");
     assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (429, "0"), "{reply:?}");
-    assert_eq!(reply.header("retry-after"), "1", "0.6 s, rounded up");
+    assert_eq!(reply.header("retry-after"), "864");
     assert_eq!(reply.header("content-type"), "application/json");
     assert!(reply.header("ratelimit").starts_with("\"client\";r=0;t="), "{reply:?}");
     assert!(reply.body.contains("RATE_LIMIT_EXCEEDED"), "{reply:?}");
@@ -111,7 +118,7 @@ fn the_101st_of_100_is_refused() {
 
 #[test]
 fn envoy_writes_its_own_headers() {
-    let node = node(&shipped_rules(), "grpc: { headers: { x_ratelimit: false } }");
+    let node = node(&rules_by_the_day(), "grpc: { headers: { x_ratelimit: false } }");
     let own = "                      domain: edge\n";
     let settings = envoy_settings(node.grpc);
     let settings = replaced(
@@ -123,14 +130,14 @@ fn envoy_writes_its_own_headers() {
     for remaining in (0..100).rev() {
         let reply = get(&envoy, "/", "X-Api-Key: sk_1\r\n");
         assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (200, &*remaining.to_string()));
-        let limits = r#"100, 100;w=60;name="client", 1000;w=60;name="address""#;
+        let limits = r#"100, 100;w=86400;name="client", 1000;w=86400;name="address""#;
         assert_eq!(reply.header("x-ratelimit-limit"), limits, "{reply:?}");
     }
     let reply = get(&envoy, "/", "X-Api-Key: sk_1\r\n");
     assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (429, "0"));
     let reset: u64 = reply.header("x-ratelimit-reset").parse().unwrap();
-    assert!((1..=60).contains(&reset), "{reply:?}");
-    assert_eq!(reply.header("retry-after"), "1");
+    assert!((1..=86400).contains(&reset), "{reply:?}");
+    assert_eq!(reply.header("retry-after"), "864");
     let count = |name: &str| reply.headers.iter().filter(|(known, _)| known == name).count();
     for name in ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after"] {
         assert_eq!(count(name), 1, "{name}: {reply:?}");
@@ -140,10 +147,8 @@ fn envoy_writes_its_own_headers() {
 /// A client over its limit takes nothing from the limit of its address, unless the setting says so.
 #[test]
 fn descriptors_are_charged_all_or_nothing() {
-    let rules = shipped_rules();
-    let (rules, _) = rules.split_once("\ntests:").unwrap();
-    let rules = replaced(rules, "limit: 100/min", "limit: 5/day");
-    let rules = replaced(&rules, "limit: 1000/min", "limit: 8/day");
+    let rules = replaced(&rules_by_the_day(), "limit: 100/day", "limit: 5/day");
+    let rules = replaced(&rules, "limit: 1000/day", "limit: 8/day");
     for (settings, of_other) in [("", 3), ("grpc: { descriptors: independent }", 1)] {
         let node = node(&rules, settings);
         let envoy = EnvoyServer::start(&envoy_settings(node.grpc));

@@ -50,35 +50,41 @@ fn verify(request: &RateLimitRequest, answer: &RateLimitResponse) {
     assert_eq!(RateLimitResponse::decode(answer.encode_to_vec().as_slice()).unwrap(), *answer);
 }
 
-/// The tokens of the rule for everything that an answer spends, less what it gives back.
-fn spent(request: &RateLimitRequest, answer: &RateLimitResponse, charging: DescriptorCharging) -> i128 {
+/// The tokens of the rule for everything that an answer takes, and those that it gives back.
+fn taken_and_refunded(
+    request: &RateLimitRequest,
+    answer: &RateLimitResponse,
+    charging: DescriptorCharging,
+) -> (u128, u128) {
     let is_charged = |code: Code| match charging {
         DescriptorCharging::AllOrNothing => answer.overall_code() == Code::Ok,
         DescriptorCharging::Independent => code == Code::Ok,
     };
-    let pairs = request.descriptors.iter().zip(&answer.statuses);
-    let by_rules = pairs.filter(|(one, status)| one.limit.is_none() && is_charged(status.code()));
-    let hits = by_rules.map(|(one, _)| {
-        let hits = i128::from(one.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1))));
-        if one.is_negative_hits { -hits } else { hits }
-    });
-    hits.sum()
+    let (mut taken, mut refunded) = (0, 0);
+    for (one, status) in request.descriptors.iter().zip(&answer.statuses) {
+        if one.limit.is_some() || !is_charged(status.code()) {
+            continue;
+        }
+        let hits = u128::from(one.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1))));
+        *(if one.is_negative_hits { &mut refunded } else { &mut taken }) += hits;
+    }
+    (taken, refunded)
 }
 
 fn check(charging: DescriptorCharging, requests: impl IntoIterator<Item = RateLimitRequest>) {
     let door = door(charging);
-    let mut used: i128 = 0;
+    let mut used: u128 = 0;
     for request in requests {
         let Some(answer) = decide(&door, &request) else {
             assert!(request.descriptors.is_empty(), "{request:?}");
             continue;
         };
         verify(&request, &answer);
-        used = (used + spent(&request, &answer, charging)).max(0);
-        let has_refunds = request.descriptors.iter().any(|one| one.is_negative_hits);
+        let (taken, refunded) = taken_and_refunded(&request, &answer, charging);
+        used += taken;
         // What is given back in the request itself comes last.
-        assert!(has_refunds || used <= i128::from(QUOTA), "{used} used: {request:?}");
-        used = used.min(i128::from(QUOTA));
+        assert!(used <= u128::from(QUOTA), "{used} used: {request:?}");
+        used = used.saturating_sub(refunded);
     }
 }
 
