@@ -11,6 +11,7 @@ use crate::observed_stream::{ObservedBody, ObservedStream};
 use crate::protocol::{self, DetectedProtocol, ProtocolBuilders};
 use crate::refusal_fast_path::FastPathStream;
 use crate::serve::{BoxError, ServerPhase};
+use crate::tls_handshake::accept_tls;
 use crate::{ConnectionService, Framing, ServeOptions};
 use http::header::CONNECTION;
 use http::{HeaderValue, Request, Response, Version};
@@ -28,7 +29,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, timeout};
-use tokio_rustls::TlsAcceptor;
 use tollgate_http::response;
 
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -78,24 +78,9 @@ impl AcceptedConnection {
         service: impl ConnectionService,
     ) {
         let Self { stream, address, permits, activity, mut phase, options } = self;
-        let handshake = timeout(options.head_time, TlsAcceptor::from(tls).accept(stream));
-        let stream = tokio::select! {
-            biased;
-            accepted = handshake => match accepted {
-                Ok(Ok(stream)) => stream,
-                Ok(Err(error)) => {
-                    permits.open.counters().record_failed_handshake();
-                    return tracing::debug!(peer = %address, %error, "TLS handshake failed");
-                }
-                Err(_) => {
-                    permits.open.counters().record_failed_handshake();
-                    return tracing::debug!(peer = %address, "TLS handshake timeout");
-                }
-            },
-            // A drain waits for requests only.
-            _ = phase.changed() => return,
-        };
-        permits.open.counters().record_handshake();
+        let counters = permits.open.counters();
+        let accepted = accept_tls(stream, address, tls, counters, options.head_time, &mut phase).await;
+        let Some(stream) = accepted else { return };
         let protocol = match stream.get_ref().1.alpn_protocol() {
             Some(ALPN_HTTP2) => DetectedProtocol::Http2(Vec::new()),
             _ => DetectedProtocol::Http1(Vec::new()),

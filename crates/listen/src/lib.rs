@@ -72,6 +72,7 @@ mod request_body;
 mod serve;
 mod streams;
 mod tls;
+mod tls_handshake;
 
 pub use connection_limits::{
     AddressVerdict, ConnectionLimitOptions, ConnectionLimits, ConnectionRefusal, CountedConnection,

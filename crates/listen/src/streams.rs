@@ -3,20 +3,16 @@
 //! Connections are accepted, limited, encrypted and drained as those of [`serve()`](crate::serve()). What a connection may
 //! hold, and for how long, is up to its protocol.
 
-use crate::connection::ConnectionPermits;
 use crate::serve::{AdmittedConnection, ServerPhase, drain, next_connection, set_backlog};
+use crate::tls_handshake::accept_tls;
 use crate::{ListenerSetup, ServeOptions};
-use rustls::ServerConfig;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::io::{self, AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 /// A connection of [`serve_streams`].
@@ -115,7 +111,14 @@ where
             let stream = match tls {
                 None => ListenerStream::Plain(stream),
                 Some(tls) => {
-                    let accepted = accept_tls(stream, address, tls, &permits, options.head_time, &mut phase);
+                    let accepted = accept_tls(
+                        stream,
+                        address,
+                        tls,
+                        permits.open.counters(),
+                        options.head_time,
+                        &mut phase,
+                    );
                     let Some(stream) = accepted.await else { return };
                     ListenerStream::Tls(Box::new(stream))
                 }
@@ -132,31 +135,4 @@ where
     }
     drop(listener);
     drain(&phase, &slots, &options).await
-}
-
-/// The stream after the handshake; none if it fails, or the server drains meanwhile.
-async fn accept_tls(
-    stream: TcpStream,
-    peer: SocketAddr,
-    tls: Arc<ServerConfig>,
-    permits: &ConnectionPermits,
-    longest: Duration,
-    phase: &mut watch::Receiver<ServerPhase>,
-) -> Option<TlsStream<TcpStream>> {
-    let handshake = timeout(longest, TlsAcceptor::from(tls).accept(stream));
-    let accepted = tokio::select! {
-        biased;
-        accepted = handshake => accepted,
-        _ = phase.changed() => return None,
-    };
-    match accepted {
-        Ok(Ok(stream)) => {
-            permits.open.counters().record_handshake();
-            return Some(stream);
-        }
-        Ok(Err(error)) => tracing::debug!(%peer, %error, "TLS handshake failed"),
-        Err(_) => tracing::debug!(%peer, "TLS handshake timeout"),
-    }
-    permits.open.counters().record_failed_handshake();
-    None
 }

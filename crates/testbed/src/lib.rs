@@ -7,6 +7,7 @@
 mod balancers;
 pub mod bypass;
 mod certificates;
+pub mod judging;
 mod network_proxy;
 mod path_echo_server;
 mod ports;

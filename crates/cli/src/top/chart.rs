@@ -59,6 +59,11 @@ impl ChartPart {
             Self::Degraded => point.degraded.unwrap_or(0),
         }
     }
+
+    /// The same of several points. A node may have reported any number.
+    pub fn sum(self, points: &[LivePoint]) -> u64 {
+        points.iter().map(|point| self.of(point)).fold(0, u64::saturating_add)
+    }
 }
 
 /// See the module.
@@ -76,12 +81,9 @@ impl DecisionChart<'_> {
     fn columns(&self, width: usize) -> Vec<ChartColumn> {
         let per_column = self.points.len().div_ceil(width.max(1)).max(1);
         let column = |points: &[LivePoint]| {
-            let known: Vec<&LivePoint> = points.iter().filter(|point| point.allowed.is_some()).collect();
-            let seconds = (known.len() as u64 * self.step_seconds) as f64;
-            (!known.is_empty()).then(|| {
-                ChartPart::ALL
-                    .map(|part| known.iter().map(|point| part.of(point)).sum::<u64>() as f64 / seconds)
-            })
+            let known = points.iter().filter(|point| point.allowed.is_some()).count();
+            let seconds = (known as u64).saturating_mul(self.step_seconds) as f64;
+            (known > 0).then(|| ChartPart::ALL.map(|part| part.sum(points) as f64 / seconds))
         };
         // From the end, so that the last column is whole.
         let mut columns: Vec<ChartColumn> = self.points.rchunks(per_column).map(column).collect();

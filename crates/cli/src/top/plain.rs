@@ -28,7 +28,7 @@ impl Display for Plain<'_> {
             writeln!(f, "{name:<16} {value}")?;
         }
         let known = live.points.iter().filter(|point| point.allowed.is_some()).count() as u64;
-        let sums = ChartPart::ALL.map(|part| live.points.iter().map(|point| part.of(point)).sum::<u64>());
+        let sums = ChartPart::ALL.map(|part| part.sum(&live.points));
         let sums: Vec<String> = ChartPart::ALL
             .iter()
             .zip(sums)

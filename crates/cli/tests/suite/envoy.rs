@@ -104,6 +104,11 @@ fn the_101st_of_100_is_refused() {
     assert_eq!(get(&envoy, "/v1/orders", "X-Api-Key: sk_2\r\n").status, 200, "another client");
     // The costs of the route: five for each.
     assert_eq!(admitted(&envoy, 12, "/v1/reports/7?page=1", "X-Api-Key: sk_3\r\n"), 10);
+    // Another spelling of the path is the same route.
+    for path in ["//v1/reports/7", "/x/../v1/reports/7", "/v1/%72eports/7", "/v1//reports/./7"] {
+        assert_eq!(get(&envoy, path, "X-Api-Key: sk_3\r\n").status, 429, "{path}");
+    }
+    assert_eq!(get(&envoy, "/v1%2freports/7", "X-Api-Key: sk_3\r\n").status, 400);
     // Neither a path nor a header of the client makes Envoy fail open.
     let hostile = get(&envoy, "/v1/reports/%zz", "X-Api-Key: sk_4\r\n");
     assert_eq!(hostile.status, 429, "{hostile:?}");

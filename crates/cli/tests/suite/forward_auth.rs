@@ -123,6 +123,14 @@ fn enforces_limits(proxy: SocketAddr, node: &ForwardAuthNode, kind: ProxyKind) {
     assert_eq!(flagged(&replies[0]), None, "{}", replies[0].body);
     assert_eq!(flagged(&replies[1]).as_deref(), Some("seen"), "{}", replies[1].body);
 
+    // A client cannot have them removed.
+    for connection in
+        ["X-RateLimit-Flag", "keep-alive, x-ratelimit-flag", "close\r\nConnection: X-RATELIMIT-FLAG"]
+    {
+        let reply = send(proxy, "GET", "/seen", &format!("X-Api-Key: sk_1\r\nConnection: {connection}\r\n"));
+        assert_eq!(flagged(&reply).as_deref(), Some("seen"), "{connection}: {}", reply.body);
+    }
+
     no_header_of_a_client_changes_its_identity(proxy);
 
     let metrics = node.process.admin().get("/metrics").body;

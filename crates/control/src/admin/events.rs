@@ -23,8 +23,10 @@ use utoipa::IntoParams;
 
 /// The most streams at once; each is a connection.
 pub(super) const MOST_STREAMS: usize = 300;
-/// How often a stream without events says that it is alive, and how often its token is verified again.
+/// How often a stream without events says that it is alive.
 const ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// How often its token is verified again.
+const VERIFY_EVERY: Duration = Duration::from_secs(1);
 /// Events that wait for a slow client; then its stream ends.
 const MOST_WAITING: usize = 64;
 
@@ -88,7 +90,7 @@ async fn send_events(
 ) {
     let mut changes = plane.changes.subscribe();
     let mut stopping = plane.stopping.clone();
-    let mut verify = tokio::time::interval(ALIVE_EVERY);
+    let mut verify = tokio::time::interval(VERIFY_EVERY);
     let mut sent = ChangeNumbers::default();
     changes.mark_changed();
     loop {

@@ -252,8 +252,9 @@ pub(super) async fn block_key(
     PathParts(key): PathParts<ClientKey>,
     JsonBody(listing): JsonBody<TimedListing>,
 ) -> Result<Json<PublishedRevision>, Problem> {
-    let entry = key.checked()?.listed(listing, plane.now())?;
-    plane.add_list_entry(ListName::Deny, entry, operator, peer, &headers).await
+    let key = key.checked()?;
+    let (shown, entry) = (key.shown(), key.listed(listing, plane.now())?);
+    plane.add_list_entry(ListName::Deny, entry, shown, operator, peer, &headers).await
 }
 
 /// Puts a client on the allow list, for a while or for ever. It is a new revision of the rules.
@@ -267,8 +268,9 @@ pub(super) async fn allow_key(
     PathParts(key): PathParts<ClientKey>,
     JsonBody(listing): JsonBody<TimedListing>,
 ) -> Result<Json<PublishedRevision>, Problem> {
-    let entry = key.checked()?.listed(listing, plane.now())?;
-    plane.add_list_entry(ListName::Allow, entry, operator, peer, &headers).await
+    let key = key.checked()?;
+    let (shown, entry) = (key.shown(), key.listed(listing, plane.now())?);
+    plane.add_list_entry(ListName::Allow, entry, shown, operator, peer, &headers).await
 }
 
 impl ClientKey {

@@ -74,7 +74,7 @@ pub(super) struct NewListEntry {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(super) struct ListEntryQuery {
-    /// The key of the entry, as written.
+    /// The key of the entry. An address may be spelled differently.
     key: String,
 }
 
@@ -156,7 +156,8 @@ pub(super) async fn add_entry(
     let NewListEntry { key, expires, lasting, reason } = new;
     let expires = expiry(plane.now(), expires, lasting)?;
     let entry = WrittenListEntry { key, expires, reason, by: None };
-    plane.add_list_entry(list, entry, operator, peer, &headers).await
+    let shown = shown_pattern(&entry.key);
+    plane.add_list_entry(list, entry, shown, operator, peer, &headers).await
 }
 
 /// Removes an entry from a list. It is a new revision of the rules.
@@ -212,11 +213,12 @@ pub(super) fn expiry(
 
 impl ControlPlane {
     /// Publishes the newest revision with one more list entry, which names the operator: the tests of the rules do not see
-    /// it.
+    /// it. `shown` is its key for the audit log.
     pub(super) async fn add_list_entry(
         &self,
         list: ListName,
         entry: WrittenListEntry,
+        shown: String,
         operator: Operator,
         peer: AdminPeer,
         headers: &HeaderMap,
@@ -231,7 +233,8 @@ impl ControlPlane {
             )));
         }
         let base = BaseRevision::of(headers)?.unwrap_or(BaseRevision::Any);
-        let target = format!("{} list: {}", list.name(), shown_pattern(&entry.key));
+        let until = entry.expires.map(|expires| format!(", until {}", time_text(expires.time)));
+        let target = format!("{} list: {shown}{}", list.name(), until.unwrap_or_default());
         // The history shows why, also for an operator who gave a reason only.
         let message = match message(headers)? {
             message if message.is_empty() => {

@@ -507,7 +507,10 @@ impl LiveNow {
         if known.is_empty() {
             return Self::default();
         }
-        let sum = |of: fn(&LivePoint) -> Option<u64>| known.iter().filter_map(|point| of(point)).sum::<u64>();
+        // Other nodes report any number.
+        let sum = |of: fn(&LivePoint) -> Option<u64>| {
+            known.iter().filter_map(|point| of(point)).fold(0, u64::saturating_add)
+        };
         let decisions = sum(LivePoint::decisions);
         let share = |count: u64| (decisions > 0).then(|| count as f64 / decisions as f64);
         let most =

@@ -68,7 +68,8 @@ impl SlotRing {
     }
 
     fn total(&self, second: u64) -> u64 {
-        self.slots(second).map(|slot| slot.allowed.saturating_add(slot.limited)).sum()
+        let decisions = self.slots(second).map(|slot| slot.allowed.saturating_add(slot.limited));
+        decisions.fold(0, u64::saturating_add)
     }
 }
 

@@ -19,7 +19,7 @@ use redb::{
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -58,6 +58,8 @@ struct EmbeddedCore {
     database: Database,
     /// None in memory.
     path: Option<PathBuf>,
+    /// The device and the number of the file that is open.
+    file: Option<(u64, u64)>,
     clock: Clock,
     /// The highest revision number that was ever seen here.
     known: AtomicU64,
@@ -88,8 +90,9 @@ impl EmbeddedRepository {
                 database.map_err(|error| RepositoryError::Unavailable(error.to_string()))?
             }
         };
-        let core =
-            EmbeddedCore { database, path, clock, known: AtomicU64::new(0), changes: watch::Sender::new(0) };
+        let file = path.as_deref().and_then(file_identity);
+        let (known, changes) = (AtomicU64::new(0), watch::Sender::new(0));
+        let core = EmbeddedCore { database, path, file, clock, known, changes };
         core.prepare().map_err(|error| core.describe(error))?;
         Ok(Self(Arc::new(core)))
     }
@@ -350,12 +353,23 @@ impl EmbeddedCore {
         &self,
         write: impl FnOnce(&WriteTransaction) -> Result<T, DatabaseProblem>,
     ) -> Result<T, DatabaseProblem> {
+        self.verify_file()?;
         let mut transaction = self.database.begin_write().map_err(redb::Error::from)?;
         // A crashed node opens the file again without reading all of it.
         transaction.set_quick_repair(true);
         let result = write(&transaction)?;
         transaction.commit().map_err(redb::Error::from)?;
         Ok(result)
+    }
+
+    /// A removed file can still be written, but not be found after a restart: such a change must not be acknowledged.
+    fn verify_file(&self) -> Result<(), RepositoryError> {
+        let Some(path) = &self.path else { return Ok(()) };
+        if self.file.is_some() && file_identity(path) == self.file {
+            return Ok(());
+        }
+        let problem = format!("{} was removed or replaced; restart the node", path.display());
+        Err(RepositoryError::Unavailable(problem))
     }
 
     fn describe(&self, problem: DatabaseProblem) -> RepositoryError {
@@ -365,6 +379,11 @@ impl EmbeddedCore {
             (DatabaseProblem::Database(error), None) => RepositoryError::Unavailable(error.to_string()),
         }
     }
+}
+
+/// The device and the number of a file.
+fn file_identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
 /// Why an operation failed.

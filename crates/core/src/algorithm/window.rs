@@ -4,7 +4,7 @@
 use super::dispatch::StateKind;
 use super::{Algorithm, StateCell, start_of, tick_of};
 use crate::lending::{EPOCH_US, LeaseReport, StoredState};
-use crate::limit::{EXACT, LARGEST_LOG, LimitError, LimitNumber, LimitSize, TICKS_US, too_fine};
+use crate::limit::{EXACT, LARGEST_LOG, LimitError, LimitNumber, LimitSize, TICKS_US};
 use crate::time::StoreTime;
 
 /// The shared functions of windows in the script.
@@ -45,7 +45,12 @@ impl Window {
                 .filter(|tick_us| window_us.is_multiple_of(*tick_us))
                 // Counts may be above a lowered limit, hence the room for four windows' worth.
                 .find(|tick_us| u128::from(limit) * u128::from(window_us / tick_us) * 4 < EXACT)
-                .ok_or_else(|| too_fine(limit))?,
+                .ok_or_else(|| {
+                    LimitError::out_of_range(
+                        format!("a limit of {limit} in a window of this length cannot be counted exactly"),
+                        "lower the limit, or shorten the window",
+                    )
+                })?,
         };
         Ok((Self { limit, span: window_us / tick_us, tick_us }, window_us))
     }

@@ -102,6 +102,9 @@ impl<'c> LimitImporter<'c> {
             }
         }
         self.rules();
+        if !self.draft.rules.is_empty() {
+            self.warn_of_internal_redirects(directives);
+        }
         let names: Vec<&str> = self.files.names().collect();
         self.draft.heading = vec![format!("Imported from the nginx configuration {}.", names.join(", "))];
         self.draft.heading.push(
@@ -222,6 +225,27 @@ impl<'c> LimitImporter<'c> {
             self.locations(inner, &pattern, &own, areas);
             let (file, position) = (directive.file, directive.name.position);
             areas.push(ServerArea { pattern, limits: own, file, position });
+        }
+    }
+
+    /// nginx also limits a request by the location that it redirects the request to. Rules see the path that the client sent.
+    fn warn_of_internal_redirects(&mut self, directives: &[NginxDirective]) {
+        for directive in directives {
+            let last = directive.arguments.last().map_or("", |word| word.text.as_str());
+            let is_redirect = match directive.name.text.as_str() {
+                // The others end in the same location, or at the client.
+                "rewrite" => !matches!(last, "break" | "redirect" | "permanent") && !last.contains("://"),
+                "try_files" => !last.starts_with('='),
+                "error_page" => last.starts_with('/'),
+                _ => false,
+            };
+            if is_redirect {
+                let message = format!("the internal redirect of `{}` has no equivalent", directive.name.text);
+                let hint =
+                    "limit the paths that clients send as well, if the location that they end in has limits";
+                self.warn(directive.file, directive.name.position, &message, hint);
+            }
+            self.warn_of_internal_redirects(directive.block.as_deref().unwrap_or_default());
         }
     }
 

@@ -58,7 +58,7 @@ pub enum RuleEdit {
         /// The entry.
         entry: WrittenListEntry,
     },
-    /// Removes all entries of a list with this key, as written.
+    /// Removes all entries of a list with this key. Addresses and networks may be spelled differently.
     RemoveListEntry {
         /// The list.
         list: ListVerdict,

@@ -16,7 +16,6 @@ mod grants;
 mod heartbeats;
 mod hostile;
 mod in_flight;
-mod judging;
 mod moving;
 mod outage;
 mod parts;

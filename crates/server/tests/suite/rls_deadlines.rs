@@ -4,36 +4,22 @@ use crate::rls_fixture::{RlsFixture, descriptor, request};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
+use tokio::runtime::Builder;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_server::rls_door::proto::{RateLimitRequest, RateLimitServiceClient};
+use tollgate_testbed::StallMonitor;
+use tollgate_testbed::judging::{could_not_judge, judged};
 use tonic::transport::Channel;
 
 const DEADLINE: Duration = Duration::from_millis(20);
 /// The least stall that is recorded: several of them may come together.
 const STALL: Duration = Duration::from_millis(4);
-const NAP: Duration = Duration::from_millis(1);
 const CONCURRENCY: usize = 16;
 const CALIBRATION: Duration = Duration::from_millis(500);
 const TEST: Duration = Duration::from_secs(2);
-
-/// Records when threads of this machine have to wait for a core.
-fn watch_stalls(is_over: Arc<AtomicBool>) -> thread::JoinHandle<Vec<Range<Instant>>> {
-    thread::spawn(move || {
-        let mut stalls = Vec::new();
-        while !is_over.load(Ordering::Relaxed) {
-            let before = Instant::now();
-            thread::sleep(NAP);
-            let after = Instant::now();
-            if after - before > NAP + STALL {
-                stalls.push(before..after);
-            }
-        }
-        stalls
-    })
-}
+/// The load was half of what the machine can do if afterwards it can still do this part of what it could before.
+const LEAST_CAPACITY: f64 = 0.8;
 
 fn asked(number: usize) -> RateLimitRequest {
     let user = format!("user-{}", number % 100);
@@ -61,13 +47,20 @@ async fn most_per_second(client: &RateLimitServiceClient<Channel>) -> f64 {
     calls as f64 / start.elapsed().as_secs_f64()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deadlines_are_met_at_half_load() {
+#[test]
+fn deadlines_are_met_at_half_load() {
+    judged(|| {
+        let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        runtime.block_on(meet_deadlines_at_half_load());
+    });
+}
+
+async fn meet_deadlines_at_half_load() {
     let fixture = RlsFixture::start().await;
     let client = fixture.client().await.0;
-    let rate = most_per_second(&client).await / 2.0;
-    let is_over = Arc::new(AtomicBool::new(false));
-    let watcher = watch_stalls(Arc::clone(&is_over));
+    let capacity = most_per_second(&client).await;
+    let rate = capacity / 2.0;
+    let monitor = StallMonitor::start_on_every_core(STALL);
     let missed: Arc<Mutex<Vec<Range<Instant>>>> = Arc::default();
     let start = Instant::now();
     let mut ticks = interval(Duration::from_millis(1));
@@ -94,14 +87,20 @@ async fn deadlines_are_met_at_half_load() {
     for call in calls {
         call.await.unwrap();
     }
-    is_over.store(true, Ordering::Relaxed);
-    let stalls = watcher.join().unwrap();
+    let stalls = monitor.stalls();
     assert!(sent > 100, "{sent} calls at {rate:.0} a second");
-    let missed = missed.lock();
+    let missed = std::mem::take(&mut *missed.lock());
     // A stall delays what was sent before it and what waits behind that.
     let is_excused = |call: &Range<Instant>| {
         stalls.iter().any(|stall| stall.start < call.end && call.start < stall.end + DEADLINE)
     };
     let unexcused = missed.iter().filter(|call| !is_excused(call)).count();
-    assert_eq!(unexcused, 0, "of {sent} calls {} missed the deadline; {} stalls", missed.len(), stalls.len());
+    if unexcused == 0 {
+        return;
+    }
+    let capacity_left = most_per_second(&client).await;
+    if capacity_left < LEAST_CAPACITY * capacity {
+        could_not_judge(format!("{capacity_left:.0} calls a second after {capacity:.0}"));
+    }
+    panic!("of {sent} calls {} missed the deadline; {} stalls", missed.len(), stalls.len());
 }

@@ -5,6 +5,7 @@ use super::{RuleEditError, field};
 use crate::document::DocumentPath;
 use crate::rate::rfc3339;
 use crate::rules::lists::ListVerdict;
+use crate::rules::pattern::network;
 use crate::rules::written::WrittenListEntry;
 use serde_json::{Map, Value};
 
@@ -67,10 +68,17 @@ pub(super) fn remove(text: &mut RuleText, list: ListVerdict, key: &str) -> Resul
 fn entries(text: &RuleText, list: ListVerdict, key: &str) -> Vec<DocumentPath> {
     let paths = list.names().into_iter().flat_map(|name| {
         let items = text.get(&field(name)).and_then(Value::as_array).into_iter().flatten();
-        let found = items.enumerate().filter(|(_, item)| key_of(item).is_some_and(|known| known == key));
+        let found =
+            items.enumerate().filter(|(_, item)| key_of(item).is_some_and(|known| is_same_key(&known, key)));
         found.map(move |(index, _)| field(name).index(index))
     });
     paths.collect()
+}
+
+/// Whether two keys match the same clients: the same text, or the same addresses, which have many spellings.
+fn is_same_key(one: &str, other: &str) -> bool {
+    let addresses = |key: &str| network(key).map(|network| network.trunc());
+    one == other || addresses(one).is_some_and(|found| addresses(other) == Some(found))
 }
 
 fn key_of(item: &Value) -> Option<String> {

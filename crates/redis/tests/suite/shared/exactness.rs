@@ -1,7 +1,6 @@
 //! Four nodes and one key: nothing is over-admitted, next to nothing is lost, and abuse costs the store little.
 
 use super::fleet::{Node, alone, bucket, nodes, patient_nodes};
-use super::judging::could_not_judge;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_limiter::Request;
 use tollgate_simulate::{Ledger, LedgerEntry};
+use tollgate_testbed::judging::could_not_judge;
 use tollgate_testbed::{RedisServer, StallMonitor};
 
 const NODES: usize = 4;

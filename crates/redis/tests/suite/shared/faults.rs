@@ -3,11 +3,11 @@
 //! decisions exceed a limit by no more than the fault explains.
 
 use super::fleet::{Findings, Fleet, Policy, campaign, client_keys, logged_campaign};
-use super::judging::could_not_judge;
 use crate::log::Log;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tollgate_redis::StoreErrorKind;
+use tollgate_testbed::judging::could_not_judge;
 use tollgate_testbed::{NetworkMode, NetworkProxy, RedisCluster, RedisServer, SentinelGroup, eventually};
 
 const NODES: usize = 3;

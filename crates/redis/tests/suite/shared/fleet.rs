@@ -1,6 +1,5 @@
 //! Nodes that share a store, the load on them, and what came of it.
 
-use super::judging::{could_not_judge, judged, must_be_judgeable};
 use crate::log::{Log, logged_on_threads};
 use crate::setting::{PLENTY, load};
 use parking_lot::Mutex;
@@ -18,6 +17,7 @@ use tollgate_core::state_address::{FleetSecret, StateAddresses};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, Request};
 use tollgate_redis::{RedisSettings, RedisStore, ShardState};
 use tollgate_simulate::{self, Ledger};
+use tollgate_testbed::judging::{could_not_judge, judged, must_be_judgeable};
 use tollgate_testbed::{PATIENCE, StallMonitor, eventually};
 
 /// What the store may take, plus what a decision takes.

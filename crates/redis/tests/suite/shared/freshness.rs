@@ -1,7 +1,6 @@
 //! How old the wait is that a refused client is told while other nodes use the same bucket.
 
 use super::fleet::{Node, alone, patient_nodes};
-use super::judging::could_not_judge;
 use super::several::look;
 use crate::setting::load;
 use std::sync::Arc;
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate_limiter::{Outcome, Request};
+use tollgate_testbed::judging::could_not_judge;
 use tollgate_testbed::{RedisServer, StallMonitor};
 
 /// A refusal is believed for 250 ms; a call takes the rest.
