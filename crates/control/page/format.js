@@ -28,8 +28,9 @@ export function latency(us) {
 }
 
 const SPANS = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
-/** A duration in seconds in one unit, or two if that helps: 36 s, 2 min, 1 h 20 min. */
+/** A duration in seconds in one unit, or two if that helps: 28 ms, 36 s, 2 min, 1 h 20 min. */
 export function span(seconds) {
+	if (seconds > 0 && seconds < 1) return latency(seconds * 1e6);
 	if (seconds < 10 && seconds % 1) return `${Number(seconds.toPrecision(2))} s`;
 	const rest = Math.round(seconds), at = SPANS.findIndex(([size]) => rest >= size);
 	if (at < 0) return '0 s';

@@ -211,7 +211,7 @@ export function mount(root, target) {
 }
 
 const share = ({ limited, admitted }) => percent(limited, admitted + limited);
-const shareText = (value) => (value === null ? '–' : `${number(value)} %`);
+const shareText = (value) => (value === null ? '–' : `${value < 1 ? number(value) : value.toFixed(1)} %`);
 function byRule({ rules }, most) {
 	if (!rules.length) return h('p.dim', 'No request was sampled in this time.');
 	return table('Preview by rule', ['rule', 'limited now#', 'with this#'], '', rules.slice(0, most).map(({ id, before, after }) => {

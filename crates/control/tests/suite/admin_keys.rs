@@ -131,10 +131,12 @@ async fn a_key_is_blocked_for_a_while() {
     assert_ne!(of_mallory(), Outcome::Denied);
     let audited: Vec<_> =
         node.audited().await.into_iter().map(|(action, target)| action + " " + &target).collect();
-    assert_eq!(
-        audited,
-        ["list.remove deny list: mal…", "list.add deny list: mal…", "list.add deny list: sk_…"]
-    );
+    let expected = [
+        "list.remove deny list: mal…",
+        "list.add deny list: user mallory",
+        "list.add deny list: api_key sk_…, until 2027-01-15T08:10:00Z",
+    ];
+    assert_eq!(audited, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,14 +10,17 @@ fn open(folder: &Path) -> Result<RuleRepository, String> {
     RuleRepository::open_embedded(Some(folder), Clock::system()).map_err(|error| error.to_string())
 }
 
-async fn publish(repository: &RuleRepository, expected: Option<u64>, text: &str) {
-    let draft = RevisionDraft {
+fn draft(text: &str) -> RevisionDraft {
+    RevisionDraft {
         text: text.to_owned(),
         author: "ana".to_owned(),
         message: String::new(),
         origin: RevisionOrigin::Published,
-    };
-    let outcome = repository.publish(expected, draft).await.unwrap();
+    }
+}
+
+async fn publish(repository: &RuleRepository, expected: Option<u64>, text: &str) {
+    let outcome = repository.publish(expected, draft(text)).await.unwrap();
     assert!(matches!(outcome, PublishOutcome::Published(_)), "{outcome:?}");
 }
 
@@ -64,6 +67,25 @@ async fn a_damaged_file_is_an_error_that_names_it() {
     }
     fs::write(&path, &good).unwrap();
     assert!(open(folder.path()).unwrap().newest().await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn nothing_is_published_to_a_file_that_was_removed_or_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let repository = open(folder.path()).unwrap();
+    publish(&repository, None, "one").await;
+    let (path, elsewhere) = (folder.path().join("control.redb"), folder.path().join("elsewhere"));
+    fs::rename(&path, &elsewhere).unwrap();
+    for copies in [false, true] {
+        if copies {
+            fs::copy(&elsewhere, &path).unwrap();
+        }
+        let error = repository.publish(Some(1), draft("two")).await.unwrap_err().to_string();
+        assert!(error.contains("control.redb was removed or replaced; restart the node"), "{error}");
+        assert_eq!(repository.newest().await.unwrap().unwrap().text, "one", "what was published can be read");
+    }
+    fs::rename(&elsewhere, &path).unwrap();
+    publish(&repository, Some(1), "two").await;
 }
 
 #[tokio::test]

@@ -220,6 +220,11 @@ fn lists_appear_and_become_empty() {
     assert_changes(aliased, add(Allowed, "why", None, None), &["+- why"]);
     assert_changes(aliased, unlist(Allowed, "x"), &["-whitelist:", "+whitelist: []", "-- x # y"]);
     assert_changes(aliased, unlist(Denied, "5"), &["-  - 5", "-  - 5"]);
+    // Addresses have several spellings.
+    let addresses = "deny:\n  - 2001:db8::1\n  - 10.1.2.3/8\n  - 10.1.2.3\n";
+    assert_changes(addresses, unlist(Denied, "2001:0DB8:0::0001"), &["-  - 2001:db8::1"]);
+    assert_changes(addresses, unlist(Denied, "10.0.0.0/8"), &["-  - 10.1.2.3/8"]);
+    assert_changes(addresses, unlist(Denied, "10.1.2.3/32"), &["-  - 10.1.2.3"]);
     assert_changes(
         aliased,
         add(Denied, "5", None, Some("r")),

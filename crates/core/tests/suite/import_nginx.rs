@@ -277,6 +277,30 @@ stream { limit_conn_zone $binary_remote_addr zone=s:1m; server { limit_conn s 5;
 }
 
 #[test]
+fn internal_redirects_are_named_at_their_line() {
+    let text = "\
+server {
+  error_page 404 /missing.html;
+  error_page 403 =200 https://example.com/;
+  rewrite ^/old/(.*)$ /new/$1;
+  rewrite ^/x$ /y last;
+  rewrite ^/x$ /y break;
+  rewrite ^/x$ /y permanent;
+  rewrite ^/x$ https://example.com/y;
+  location /new { limit_req zone=a; try_files $uri /index.php; }
+  location /files { try_files $uri =404; }
+}
+";
+    let warnings = |text: &str| -> Vec<String> {
+        let warnings: String = imported(text).warnings.iter().map(ToString::to_string).collect();
+        let named = warnings.lines().filter(|line| line.contains("the internal redirect"));
+        named.map(|line| line.split(": ").next().unwrap().to_owned()).collect()
+    };
+    let places = ["nginx.conf:3:3", "nginx.conf:5:3", "nginx.conf:6:3", "nginx.conf:10:37"];
+    assert_eq!(warnings(&format!("{ZONE}\n{text}")), places);
+}
+
+#[test]
 fn broken_files_are_errors_with_positions() {
     for (text, expected) in [
         ("http {", "nginx.conf:1:7: error: a block is not closed"),
