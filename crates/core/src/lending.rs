@@ -138,30 +138,11 @@ impl StoredState {
         meter.apply_reports(self, now, reports);
     }
 
-    /// The step of a request of `cost` at `now`. [`StoredState::apply_reports`] comes first. The wait takes into account
-    /// when lent tokens stop holding up the refill.
+    /// The step of a request of `cost` at `now`. [`StoredState::apply_reports`] comes first. The wait is that after a report now
+    /// that all lent tokens are spent. If the refill waits for tokens at all, they are those of requests that other limits have
+    /// yet to decide, which are reported within a round trip; to wait until they expire would be seconds too long.
     pub fn step(&self, meter: &Meter, now: StoreTime, cost: u32) -> LimitStep {
-        let mut step = meter.step(self.cell, now, cost);
-        if step.admitted || self.lent.total() == 0 {
-            return step;
-        }
-        let mut then = *self;
-        let mut then_time = now;
-        let mut at_then = step;
-        for (end, _) in self.lent.ends() {
-            let fits = u64::from(then.lent.total()) + u64::from(cost) <= u64::from(meter.quota());
-            if at_then.admitted || (fits && then_time + at_then.retry_after_us <= end) {
-                break;
-            }
-            if end > then_time {
-                // Without reports, this only brings the state to that time.
-                then.apply_reports(meter, end, &[]);
-                then_time = end;
-                at_then = meter.step(then.cell, then_time, cost);
-            }
-        }
-        step.retry_after_us = (then_time + at_then.retry_after_us).since(now);
-        step
+        meter.step(self.cell, now, cost)
     }
 
     /// How many whole tokens are available at `now`.

@@ -6,6 +6,7 @@ use crate::server_clock;
 use crate::wait::wait_until;
 use redis::{Client, Connection, Value};
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -15,6 +16,8 @@ use tempfile::TempDir;
 /// How many ports are tried: another process may take a free port first.
 const ATTEMPTS: usize = 8;
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long the server's answer to TIME may take; tests move its clock by more.
+const CLOCK_TOLERANCE_MS: i64 = 100;
 
 /// The environment variable that names another program than `redis-server`, such as Valkey or another version of Redis.
 const PROGRAM: &str = "TOLLGATE_REDIS_SERVER";
@@ -57,8 +60,21 @@ impl RedisServer {
         Self::start_on(ServerClock::Movable, arguments, None, None, |_, _| Vec::new())
     }
 
-    /// Sets the server's clock to `ahead_ms` milliseconds ahead of the system time; a negative number is behind it.
+    /// Sets the server's clock to `ahead_ms` milliseconds ahead of the system time; a negative number is behind it. Valkey 9 reads the
+    /// system time once a millisecond: waits until the server has the new time.
     pub fn step_clock(&self, ahead_ms: i64) {
+        self.write_clock(ahead_ms);
+        wait_until("the server has the new time", || {
+            let now = clock_gettime(ClockId::Realtime);
+            let expected_ms = now.tv_sec * 1_000 + now.tv_nsec / 1_000_000 + ahead_ms;
+            let time = self.cli(&["TIME"]);
+            let Some((seconds, us)) = time.split_once('\n') else { return false };
+            let (Ok(seconds), Ok(us)) = (seconds.parse::<i64>(), us.parse::<i64>()) else { return false };
+            (seconds * 1_000 + us / 1_000 - expected_ms).abs() < CLOCK_TOLERANCE_MS
+        });
+    }
+
+    fn write_clock(&self, ahead_ms: i64) {
         server_clock::step(&self.folder.path().join("clock"), ahead_ms);
     }
 
@@ -101,7 +117,7 @@ impl RedisServer {
             };
             if clock == ServerClock::Movable {
                 server.clock = Some(server_clock::compile(server.folder.path()));
-                server.step_clock(0);
+                server.write_clock(0);
             }
             if server.spawn() {
                 return server;

@@ -224,15 +224,24 @@ impl Fleet {
     }
 
     /// A promised wait is exact if nobody spends or reports meanwhile, also while something is lent.
+    /// The wait is exact if all that is lent is reported as spent now. Without a report it is longer by at most the time until that
+    /// expires.
     fn check_wait(&mut self, cost: u32, wait_us: u64) {
-        let admits = |at_us| {
+        let admits = |reports: &[LeaseReport], at_us| {
             let mut account = self.account;
+            account.apply_reports(&self.meter, at(self.now_us), reports);
             account.apply_reports(&self.meter, at(at_us), &[]);
             account.step(&self.meter, at(at_us), cost).admitted
         };
+        let lent = self.account.lent;
+        let spent = |epoch, spent| LeaseReport { epoch, spent, returned: 0 };
+        let mut reports = vec![spent(lent.epoch, lent.current)];
+        reports.extend(lent.epoch.checked_sub(1).map(|epoch| spent(epoch, lent.previous)));
         let (context, then_us) = (format!("{:?} {:?}", self.meter, self.account), self.now_us + wait_us);
-        assert!(wait_us > 0 && !admits(then_us - 1), "{cost} passes before {then_us}: {context}");
-        assert!(admits(then_us), "{cost} does not pass at {then_us}: {context}");
+        assert!(wait_us > 0 && !admits(&reports, then_us - 1), "{cost} passes before {then_us}: {context}");
+        assert!(admits(&reports, then_us), "{cost} does not pass at {then_us}: {context}");
+        let latest_us = then_us + 2 * EPOCH_US;
+        assert!(admits(&[], latest_us), "{cost} does not pass at {latest_us} without a report: {context}");
         self.met.waits += u32::from(self.account.lent.total() > 0);
     }
 

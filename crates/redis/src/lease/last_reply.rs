@@ -103,12 +103,22 @@ impl LastReply {
         match &self.said {
             ReplyContent::Account(account) => {
                 let store_time = self.store_time(now);
-                let step = moved(account, meter, store_time).step(meter, store_time, cost);
-                if !step.admitted {
+                let mut step = moved(account, meter, store_time).step(meter, store_time, cost);
+                if !step.admitted && account.lent.total() == 0 {
                     return RecalledVerdict::Refused(step);
                 }
                 let then = account.step(meter, self.store_time, cost);
-                if then.admitted { RecalledVerdict::Unknown } else { RecalledVerdict::WasRefused(then) }
+                if then.admitted {
+                    return RecalledVerdict::Unknown;
+                }
+                // Here lent tokens may hold back the refill for ever: what is reported of them is known to the store only. So
+                // a refusal ends when it was promised to end.
+                step.retry_after_us = step.retry_after_us.min(then.retry_after_us.saturating_sub(elapsed_us));
+                if step.admitted || step.retry_after_us == 0 {
+                    RecalledVerdict::WasRefused(then)
+                } else {
+                    RecalledVerdict::Refused(step)
+                }
             }
             ReplyContent::LogRefused { cost: refused, standing } if cost >= *refused => {
                 let step = LimitStep {
@@ -143,6 +153,7 @@ mod tests {
     use super::*;
     use tollgate_core::algorithm::Algorithm;
     use tollgate_core::limit::{Limit, LimitSize};
+    use tollgate_core::rate::{Rate, SECOND_US};
 
     const STORE_US: u64 = 1_700_000_000_000_000;
 
@@ -171,6 +182,25 @@ mod tests {
                 "{store_us}, sent at {sent_us}"
             );
         }
+    }
+
+    #[test]
+    fn a_refusal_ends_when_it_was_promised_although_tokens_are_lent() {
+        let size = LimitSize { capacity: Some(10), rate: Rate::per(10, SECOND_US), window_us: None };
+        let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
+        let mut account = StoredState::default();
+        account.apply_reports(limit.meter(), store(STORE_US), &[]);
+        account.take_as_lent(limit.meter(), store(STORE_US), 10);
+        let reply = LastReply::of_account(account, store(STORE_US), boot(0));
+        let recalled = |us| match reply.recall(limit.meter(), 1, boot(us)) {
+            RecalledVerdict::Refused(step) => Some(step.retry_after_us),
+            RecalledVerdict::WasRefused(_) => Some(0),
+            RecalledVerdict::Unknown => None,
+        };
+        for (us, wait_us) in [(0, 100_000), (40_000, 60_000), (99_999, 1), (100_000, 0), (200_000, 0)] {
+            assert_eq!(recalled(us), Some(wait_us), "after {us} µs");
+        }
+        assert_eq!(recalled(USED_FOR_US), None);
     }
 
     #[test]

@@ -18,7 +18,7 @@ const ALL: [Policy; 4] = [Policy::Allow, Policy::Deny, Policy::Local, Policy::St
 /// replies.
 const MISREAD: i64 = 2;
 /// How long a server stands still.
-const FROZEN: Duration = Duration::from_secs(10);
+const FROZEN: Duration = Duration::from_secs(6);
 /// A replica on the same machine is hardly ever further behind.
 const REPLICA_LAG_US: u64 = 100_000;
 

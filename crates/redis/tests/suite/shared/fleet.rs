@@ -42,7 +42,8 @@ pub fn logged_campaign(test: impl AsyncFn(&Log)) {
     }
 }
 
-fn rounds() -> u32 {
+/// How often a fault is repeated, or a walk lengthened.
+pub fn rounds() -> u32 {
     std::env::var("TOLLGATE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(1)
 }
 

@@ -116,7 +116,7 @@ fn a_node_that_subscribes_follows_a_reset_within_a_second() {
                 control.subscribe("tg:control:{rules}:changes".to_owned(), move || told.notify_one());
             subscribed.notified().await;
             let mut durations = Vec::new();
-            for client in ["a", "b", "c", "d", "e", "f", "g", "h"] {
+            for client in ["a", "b", "c", "d", "e"] {
                 eventually("the client has a cooldown", async || {
                     nodes[1].check(&key(client)).await;
                     nodes[1].limiter.abuse_counts().held > 0
@@ -132,9 +132,9 @@ fn a_node_that_subscribes_follows_a_reset_within_a_second() {
                 durations.push(start.elapsed());
             }
             durations.sort_unstable();
-            assert!(durations[7] < Duration::from_secs(1), "{url}: {durations:?}");
+            assert!(durations[4] < Duration::from_secs(1), "{url}: {durations:?}");
             // With heartbeats alone, each reset waits for the next one: a second.
-            assert!(durations[3] < Duration::from_millis(500), "{url}: {durations:?}");
+            assert!(durations[2] < Duration::from_millis(500), "{url}: {durations:?}");
         }
     });
 }

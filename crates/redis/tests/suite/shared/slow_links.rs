@@ -15,10 +15,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate_core::algorithm::Bucket;
-use tollgate_limiter::Request;
+use tollgate_limiter::{Outcome, Request};
 use tollgate_redis::RedisSettings;
 use tollgate_simulate::{Ledger, LedgerEntry};
-use tollgate_testbed::{NetworkMode, NetworkProxy, PATIENCE, RedisServer, UnsteadyLink};
+use tollgate_testbed::judging::could_not_judge;
+use tollgate_testbed::{NetworkMode, NetworkProxy, PATIENCE, RedisServer, StallMonitor, UnsteadyLink};
 
 /// Behind the link, and two that are close to the store.
 const NODES: usize = 3;
@@ -243,5 +244,45 @@ fn several_limits_over_a_link_that_stalls_and_breaks_are_never_exceeded() {
             }
         }
         run_all(cases).await;
+    });
+}
+
+/// Most of the bucket is on loan to requests that are not decided yet. Their reports come with the next round trip: a refusal must
+/// not promise the time at which loans expire without a report.
+#[test]
+fn refusals_promise_the_refill_while_tokens_are_on_loan() {
+    const RULES: &str = "
+rules:
+  - { id: user, key: user, params: { capacity: 10, refill_rate: 10 }, on_store_failure: deny }
+  - { id: address, key: ip, params: { capacity: 1000, refill_rate: 1000/h }, on_store_failure: deny }
+";
+    const CHECKS: usize = 40;
+    /// The refill of one token, and what a machine that is busy with the other checks may take.
+    const LONGEST: Duration = Duration::from_millis(500);
+    alone(async || {
+        let server = RedisServer::start(&[]);
+        let proxy = NetworkProxy::start(&server.address()).await;
+        proxy.set(NetworkMode::Delay(Duration::from_millis(5)));
+        let node = Node::start(&proxy.url(), RULES).await;
+        let witness = StallMonitor::start();
+        let mut checks = JoinSet::new();
+        for _ in 0..CHECKS {
+            let node = Arc::clone(&node);
+            checks.spawn(async move {
+                let request =
+                    Request { user: Some("ann"), ip: address(0), endpoint: "/", ..Request::default() };
+                node.limiter.check(&request).unwrap().decision().await
+            });
+        }
+        let decisions = checks.join_all().await;
+        if witness.longest() > LONGEST / 10 {
+            could_not_judge(format!("a stall of {:?}", witness.longest()));
+        }
+        assert_eq!(decisions.iter().filter(|decision| decision.allowed()).count(), 10, "{decisions:?}");
+        for decision in decisions.iter().filter(|decision| !decision.allowed()) {
+            let Outcome::Limited(standing) = decision.outcome else { panic!("{decision:?}") };
+            let wait = Duration::from_micros(standing.wait_us().unwrap());
+            assert!(wait <= LONGEST, "told to wait {wait:?}");
+        }
     });
 }
