@@ -157,7 +157,7 @@ impl HeartbeatFleet {
 
     fn assert_all_counted(&mut self) {
         let heartbeat = self.heartbeat(0, None);
-        let (_, alive, _, _): (String, usize, u8, String) =
+        let (_, alive, _, _, _): (String, usize, u8, String, redis::Value) =
             heartbeat.query(&mut self.control).expect("the server answers");
         assert_eq!(alive, self.connections.len(), "every node is counted");
     }
