@@ -12,8 +12,9 @@
 //! | host | that of the URI, else `X-Forwarded-Host`, else `Host` |
 //!
 //! A peer that is not trusted is refused, and so is a description that lacks the URI: a request that is taken for another one might be one
-//! that no rule limits. Without a method or an address, those of the proxy's own request count ([`MissingPart`]). A proxy that writes one of two headers passes the other on as
-//! its client sent it, so headers for the same part that differ are refused as well.
+//! that no rule limits. Without a method or an address, those of the proxy's own request count ([`MissingPart`]). A proxy that writes
+//! one of two headers passes the other on as its client sent it, so headers for the same part that differ are refused as well. A host in
+//! a URI must be that of `X-Forwarded-Host`, or that of `Host` if another URI has none.
 //!
 //! This also keeps web pages out: a browser sends none of these headers to another origin without asking first, and is not allowed to.
 //! `Origin` says nothing here, because it is one of the client's headers that the proxy passes along.
@@ -28,6 +29,7 @@ use crate::identity::{IpNetwork, contains, last_hop, written_address};
 use crate::response::FullResponse;
 use http::header::HOST;
 use http::request::Parts;
+use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri};
 use serde::Deserialize;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -68,6 +70,16 @@ pub enum ProxyAddressHeader {
     XRealIp,
 }
 
+impl ProxyAddressHeader {
+    /// Its name.
+    pub fn header(self) -> &'static HeaderName {
+        match self {
+            Self::XForwardedFor => &X_FORWARDED_FOR,
+            Self::XRealIp => &X_REAL_IP,
+        }
+    }
+}
+
 /// A request as the proxy has received it.
 #[derive(Debug)]
 pub struct OriginalRequest {
@@ -99,7 +111,7 @@ impl ForwardAuthOptions {
         let Parts { method: own_method, mut headers, version, .. } = head;
         let description = Description::read(&headers)?;
         let method = description.method()?;
-        let uri = description.uri()?;
+        let uri = description.uri(headers.get(HOST))?;
         let host = description.host.cloned();
         let peer = self.described_address(&headers)?;
         let missing = match (&method, peer) {
@@ -120,14 +132,14 @@ impl ForwardAuthOptions {
     }
 
     fn described_address(&self, headers: &HeaderMap) -> Result<Option<IpAddr>, HttpError> {
-        let (name, address) = match self.client_address {
-            ProxyAddressHeader::XForwardedFor => (&X_FORWARDED_FOR, last_hop(headers)),
+        let address = match self.client_address {
+            ProxyAddressHeader::XForwardedFor => last_hop(headers),
             ProxyAddressHeader::XRealIp => {
                 let line = one_line(headers, &X_REAL_IP)?;
-                (&X_REAL_IP, line.and_then(|line| written_address(line.to_str().ok()?)))
+                line.and_then(|line| written_address(line.to_str().ok()?))
             }
         };
-        if address.is_none() && !headers.contains_key(name) {
+        if address.is_none() && !headers.contains_key(self.client_address.header()) {
             return Ok(None);
         }
         let malformed = || match self.client_address {
@@ -186,25 +198,55 @@ impl<'h> Description<'h> {
         method.transpose().map_err(|_| HttpError::bad_request("the original method is not a method"))
     }
 
-    fn uri(&self) -> Result<Uri, HttpError> {
+    /// `own_host` is that of the proxy's request.
+    fn uri(&self, own_host: Option<&HeaderValue>) -> Result<Uri, HttpError> {
         let mut found: Option<(&HeaderName, Uri)> = None;
+        let mut without_host: Option<&HeaderName> = None;
         for (name, line) in URI_HEADERS.into_iter().zip(self.uris) {
             let Some(line) = line else { continue };
             let uri = Uri::try_from(line.as_bytes())
                 .map_err(|_| HttpError::bad_request(format!("the header `{name}` is not a URI")))?;
-            match &found {
-                None => found = Some((name, uri)),
-                Some((other, known)) if known.path_and_query() != uri.path_and_query() => {
-                    return Err(contradiction(other, name));
+            let Some((other, known)) = &found else {
+                found = Some((name, uri));
+                continue;
+            };
+            let is_other_host = match (known.authority(), uri.authority()) {
+                (Some(known), Some(host)) => !is_same_host(known, host),
+                (Some(_), None) => {
+                    without_host = Some(name);
+                    false
                 }
-                Some(_) => {}
+                // The host of this one is not used.
+                (None, _) => false,
+            };
+            if is_other_host || known.path_and_query() != uri.path_and_query() {
+                return Err(contradiction(other, name));
             }
         }
         let missing = || {
             missing("no URI is named in the header `x-forwarded-uri`, `x-original-uri` or `x-original-url`")
         };
-        found.map(|(_, uri)| uri).ok_or_else(missing)
+        let (name, uri) = found.ok_or_else(missing)?;
+        if let Some(host) = uri.authority() {
+            // The header may be the client's.
+            let agrees = |line: &HeaderValue| {
+                Authority::try_from(line.as_bytes()).is_ok_and(|known| is_same_host(host, &known))
+            };
+            match (self.host, without_host) {
+                (Some(line), _) if !agrees(line) => return Err(contradiction(name, &X_FORWARDED_HOST)),
+                (None, Some(other)) if !own_host.is_some_and(agrees) => {
+                    return Err(contradiction(name, other));
+                }
+                _ => {}
+            }
+        }
+        Ok(uri)
     }
+}
+
+/// The ports aside: a proxy may write that of the scheme or leave it out.
+fn is_same_host(one: &Authority, other: &Authority) -> bool {
+    one.host().eq_ignore_ascii_case(other.host())
 }
 
 /// The only line of a header; none if it is absent or empty.

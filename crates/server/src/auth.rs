@@ -93,7 +93,8 @@ impl ForwardAuth {
                 "forward-auth: the proxy names no method; all requests count as the method it asks with; set `X-Forwarded-Method`"
             ),
             MissingPart::Address => tracing::warn!(
-                "forward-auth: the proxy names no client address; all clients count as one address; set `X-Forwarded-For`"
+                header = self.options.client_address.header().as_str(),
+                "forward-auth: the proxy names no client address; all clients count as one address; set this header"
             ),
         }
     }
@@ -116,14 +117,15 @@ enum AuthResponse {
     Refusal(FullResponse),
 }
 
-/// The status that the operator of the proxy wrote into `query`, that of the endpoint. If it is that of the original request, the
-/// proxy has kept it (as Caddy does), and the client wrote it.
+/// The status that the operator of the proxy wrote into `query`, that of the endpoint. If the original request has the same query, the
+/// proxy may have kept it (as Caddy does), and the client wrote it: a valid status then decides how this client's own refusal looks, an
+/// invalid one is not the operator's mistake.
 fn written_status(query: Option<&str>, original: Option<&str>) -> Result<Option<DenyStatus>, HttpError> {
-    let Some(query) = query.filter(|query| original != Some(query)) else { return Ok(None) };
-    let mut values = query.split('&').filter_map(|pair| pair.strip_prefix("deny_status="));
-    let Some(value) = values.next() else { return Ok(None) };
+    let mut values = query.into_iter().flat_map(|query| query.split('&'));
+    let Some(value) = values.find_map(|pair| pair.strip_prefix("deny_status=")) else { return Ok(None) };
     let message = match value.parse::<u16>().map(DenyStatus::try_from) {
         Ok(Ok(status)) => return Ok(Some(status)),
+        _ if query == original => return Ok(None),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "`deny_status` is a status: 429, 403, 401 or 503".to_owned(),
     };

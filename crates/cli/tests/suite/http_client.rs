@@ -24,6 +24,20 @@ impl HttpClient {
         Self { stream: BufReader::new(stream) }
     }
 
+    /// Connects from another loopback address.
+    pub fn connect_from(source: [u8; 4], address: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::from((source, 0))).unwrap();
+            socket.connect(address).await.unwrap().into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream: BufReader::new(stream) }
+    }
+
     /// Checks a request of `key` for `endpoint`.
     pub fn check(&mut self, key: &str, endpoint: &str) -> HttpReply {
         let body = format!(r#"{{"key":"{key}","endpoint":"{endpoint}"}}"#);

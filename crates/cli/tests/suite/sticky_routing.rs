@@ -4,7 +4,7 @@
 use crate::gateway::upstream;
 use crate::http_client::HttpClient;
 use crate::process::{TollgateProcess, example, tollgate};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tempfile::TempDir;
 use tollgate_testbed::{EnvoyServer, NginxServer, wait_until};
@@ -73,6 +73,30 @@ fn spend(balancer: SocketAddr) -> Vec<(usize, String)> {
     (0..KEYS).map(spend).collect()
 }
 
+/// How many of these requests are admitted. Each is one connection from an address of its own, unless they have one in common.
+fn admitted<'h>(
+    balancer: SocketAddr,
+    source: impl Fn(u8) -> [u8; 4],
+    headers: impl IntoIterator<Item = &'h str>,
+) -> usize {
+    let requests = (1..).zip(headers).map(|(number, header)| {
+        let mut client = HttpClient::connect_from(source(number), balancer);
+        client.send(&format!("GET /x HTTP/1.1\r\nHost: test\r\n{header}\r\n\r\n"));
+        client.reply().status
+    });
+    requests.filter(|status| *status == 200).count()
+}
+
+/// A client is counted by its bearer token if it has no API key, and by its address if it has neither.
+fn holds_one_limit_without_api_keys(balancer: SocketAddr) {
+    let spellings = ["Authorization: Bearer one", "authorization: bearer one", "Authorization: BEARER   one"];
+    let tokens = spellings.into_iter().cycle().take(5 * LIMIT);
+    assert_eq!(admitted(balancer, |number| [127, 0, 1, number], tokens), LIMIT, "one token");
+    let credentials: Vec<String> = (0..5 * LIMIT).map(|user| format!("Authorization: Basic {user}")).collect();
+    let credentials = credentials.iter().map(String::as_str);
+    assert_eq!(admitted(balancer, |_| [127, 0, 2, 1], credentials), LIMIT, "one address");
+}
+
 /// The checks that hold behind every balancer: `start` starts one in front of these nodes. At most `most_others` keys move
 /// that do not belong to the node that leaves.
 fn holds_one_limit<B>(
@@ -86,6 +110,7 @@ fn holds_one_limit<B>(
     let balancer = address(&running);
     let first = spend(balancer);
     assert!(first.iter().all(|(admitted, _)| *admitted == LIMIT), "{first:?}");
+    holds_one_limit_without_api_keys(balancer);
     for node in &nodes {
         let share = first.iter().filter(|(_, at)| *at == node.to_string()).count();
         assert!(share > 0, "{node} has no keys: {first:?}");
@@ -150,6 +175,27 @@ fn nginx_settings(nodes: &[SocketAddr]) -> String {
 #[test]
 fn nginx_with_a_consistent_hash() {
     holds_one_limit(|nodes| NginxServer::start(&nginx_settings(nodes)), NginxServer::address, 0);
+}
+
+/// nginx takes the address of a client from a header here.
+#[test]
+fn nginx_hashes_networks_of_ipv6() {
+    let fleet = Fleet::start(3);
+    let trusted = "set_real_ip_from 127.0.0.1; real_ip_header X-Test-Address;";
+    let settings = nginx_settings(&fleet.addresses()).replace("listen 127", &format!("{trusted} listen 127"));
+    let nginx = NginxServer::start(&settings);
+    let nodes_of = |network: &str| {
+        let nodes = (0..20).map(|number| {
+            let mut client = HttpClient::connect(nginx.address());
+            let address = format!("{network}:{number:x}:0:{number:x}:1");
+            client.send(&format!("GET /x HTTP/1.1\r\nHost: test\r\nX-Test-Address: {address}\r\n\r\n"));
+            client.reply().header("x-node").to_owned()
+        });
+        nodes.collect::<BTreeSet<String>>()
+    };
+    let networks: Vec<_> = (0..20).map(|number| nodes_of(&format!("2001:db8:0:{number:x}"))).collect();
+    assert!(networks.iter().all(|nodes| nodes.len() == 1), "{networks:?}");
+    assert_eq!(networks.iter().flatten().collect::<BTreeSet<_>>().len(), 3, "{networks:?}");
 }
 
 /// A new node takes keys from all others, and no key moves between those.

@@ -1,5 +1,6 @@
 //! The original request of a proxy that asks: what its headers say, and nothing else.
 
+use http::uri::Authority;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
 use std::net::IpAddr;
 use std::path::Path;
@@ -93,6 +94,19 @@ fn descriptions_without_a_uri_or_with_contradictions_are_refused() {
         (&[("x-forwarded-uri", "/x\n/y")], "`x-forwarded-uri` occurs more than once"),
         (&[("x-original-uri", "/y")], "`x-forwarded-uri` and `x-original-uri` contradict"),
         (&[("x-original-url", "http://a/x?y")], "`x-forwarded-uri` and `x-original-url` contradict"),
+        // A client must not choose the host of its request.
+        (
+            &[("x-original-uri", "/x"), ("x-forwarded-uri", "http://other/x"), ("x-forwarded-host", "shop")],
+            "`x-forwarded-uri` and `x-forwarded-host` contradict",
+        ),
+        (
+            &[("x-original-uri", "/x"), ("x-forwarded-uri", "http://other/x"), ("host", "shop")],
+            "`x-forwarded-uri` and `x-original-uri` contradict",
+        ),
+        (
+            &[("x-original-url", "http://shop/x"), ("x-forwarded-uri", "http://other/x")],
+            "`x-forwarded-uri` and `x-original-url` contradict",
+        ),
         (&[("x-forwarded-for", "203.0.113.9, unknown")], "does not end with the client's address"),
         (&[("x-forwarded-host", "a\nb")], "`x-forwarded-host` occurs more than once"),
     ] {
@@ -196,7 +210,8 @@ struct AuthCoverage {
 }
 
 /// A proxy that writes the headers of its kind, over those of its client, and removes those of the other kinds: the identities, the
-/// path and the host of the original request are those that a server in its place would find. Arbitrary bytes never panic.
+/// path and the host of the original request are those that a server in its place would find. Only a client that names two hosts is
+/// refused. Arbitrary bytes never panic.
 #[test]
 fn fuzz_forward_auth() {
     let options: IdentityOptions = Document::parse("identity.yaml", IDENTITY).unwrap().decode().unwrap();
@@ -246,7 +261,14 @@ fn fuzz_forward_auth() {
             seen(&identities, request, peer)
         });
         let restored = original(&ForwardAuthOptions::default(), headers.clone());
-        if let Some(direct) = direct {
+        let named = Uri::try_from(uri.as_bytes()).ok().and_then(|uri| uri.authority().cloned());
+        let host = Authority::try_from(headers["x-forwarded-host"].as_bytes()).ok();
+        let contradicts = named
+            .is_some_and(|named| host.is_none_or(|host| !host.host().eq_ignore_ascii_case(named.host())));
+        if direct.is_some() && contradicts {
+            assert!(restored.unwrap_err().to_string().contains("contradict"), "{sent:?} {uri}");
+            coverage.refused.fetch_add(1, Ordering::Relaxed);
+        } else if let Some(direct) = direct {
             let OriginalRequest { request, peer, missing } = restored.unwrap();
             assert_eq!(missing, None);
             let restored = seen(&identities, request, peer);

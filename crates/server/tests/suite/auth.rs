@@ -73,8 +73,10 @@ async fn the_status_of_refusals_is_selectable() {
         // Wherever the operator has made a mistake, all requests are refused.
         ("?deny_status=200", "sk_2", "/v1/orders", 400, ""),
         ("?deny_status=forbidden", "sk_2", "/v1/orders", 400, ""),
-        // The query that the proxy kept is the client's, and says nothing.
-        ("?deny_status=401", "sk_1", "/v1/orders?deny_status=401", 429, ""),
+        // A client that writes what the operator wrote changes nothing: nginx would answer 500 to a 429.
+        ("?deny_status=403", "sk_1", "/v1/orders?deny_status=403", 403, "429"),
+        // The query that the proxy kept is the client's: no mistake of the operator.
+        ("?deny_status=200", "sk_1", "/v1/orders?deny_status=200", 429, ""),
         ("?x=y", "sk_1", "/v1/orders?x=y", 429, ""),
     ] {
         let reply = asked_at(&mut client, &format!("/v1/auth{query}"), key, uri).await;
