@@ -8,9 +8,10 @@ use super::{RequestRun, SECOND_US, START_US, ScriptCall, Scripted, answers, at, 
 use redis::Value;
 use tollgate_core::algorithm::{Algorithm, StateKind};
 use tollgate_core::lending::{EPOCH_US, LeaseReport, LentTokens, Prefetch, StoredState};
-use tollgate_core::limit::{Limit, LimitState};
+use tollgate_core::limit::{Limit, LimitState, Meter};
 use tollgate_core::script::{ReplyState, ScriptReply};
 use tollgate_core::state_address::StateField;
+use tollgate_core::time::StoreTime;
 use tollgate_core::virtual_store::VirtualStore;
 
 /// Without a campaign.
@@ -403,10 +404,27 @@ impl Kept {
 fn wait_us(ask: &ScriptCall, answer: &ScriptReply, cost: u32) -> u64 {
     let waits = ask.charges.iter().zip(&answer.charges).filter(|(charge, _)| charge.enforced);
     let waits = waits.map(|(charge, found)| match &found.state {
-        ReplyState::Stored(account) => account.step(&charge.meter, answer.now, cost).retry_after_us,
+        ReplyState::Stored(account) => wait_without_reports(account, &charge.meter, answer.now, cost),
         ReplyState::Log(standings) => standings[0].retry_after_us,
     });
     waits.max().unwrap_or(0)
+}
+
+/// Lent tokens hold back the refill until their epochs end.
+fn wait_without_reports(account: &StoredState, meter: &Meter, now: StoreTime, cost: u32) -> u64 {
+    let (mut then, mut then_time) = (*account, now);
+    let mut step = then.step(meter, now, cost);
+    for epochs in [1, 2] {
+        let end = at((u64::from(account.lent.epoch) + epochs) * EPOCH_US);
+        let fits = u64::from(then.lent.total()) + u64::from(cost) <= u64::from(meter.quota());
+        let is_held_back = then.lent.total() > 0 && !(fits && then_time + step.retry_after_us <= end);
+        if !step.admitted && is_held_back && end > then_time {
+            then.apply_reports(meter, end, &[]);
+            then_time = end;
+            step = then.step(meter, end, cost);
+        }
+    }
+    (then_time + step.retry_after_us).since(now)
 }
 
 /// Where nothing is lent, no second is remembered in which it was.
