@@ -1,6 +1,9 @@
 //! A rule file in the making.
 
+use super::WRITTEN;
+use crate::diagnostic::Severity;
 use crate::request::NamedIdentity;
+use crate::rules;
 use crate::rules::edit::yaml_text;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, HashSet};
@@ -148,6 +151,16 @@ impl RuleFileDraft {
 }
 
 impl RuleDraft {
+    /// Says why a rule file cannot have this rule.
+    pub(super) fn check(&self, match_paths: EndpointMatching) -> Result<(), String> {
+        let mut file = RuleFileDraft::default();
+        file.add("rule", self.clone());
+        rules::load(WRITTEN, &file.write(match_paths)).map(drop).map_err(|report| {
+            let errors = report.diagnostics().iter().filter(|one| one.severity == Severity::Error);
+            errors.map(|error| error.message.clone()).next().unwrap_or_default()
+        })
+    }
+
     fn fields(&self, id: &str, match_paths: EndpointMatching) -> Map<String, Value> {
         let mut fields = Map::new();
         fields.insert("id".to_owned(), json!(id));

@@ -223,6 +223,12 @@ impl DescriptorImporter<'_> {
         if node.descriptor.shadow_mode {
             rule.on_exceed = Some(Value::from("shadow"));
         }
+        if let Err(why) = rule.check(EndpointMatching::Exact) {
+            let message = format!("this limit has no equivalent: {why}");
+            let hint = format!("the limit is not imported: {NOT_LIMITED}");
+            self.files[node.file].document.warning(&path.field("requests_per_unit"), message, hint);
+            return;
+        }
         let name: Vec<String> =
             std::iter::once(domain.to_owned()).chain(chain.iter().map(DescriptorLevel::id_part)).collect();
         let index = self.draft.rules.len();

@@ -8,7 +8,11 @@
 
 mod areas;
 mod conditions;
+mod locations;
+mod nested_regex;
+mod networks;
 mod reader;
+mod redirects;
 mod scopes;
 mod syntax;
 mod uses;
@@ -18,9 +22,11 @@ use super::draft::{EndpointMatching, RuleDraft, RuleFileDraft};
 use super::{ImportErrors, ImportedRules, finish};
 use crate::diagnostic::{Diagnostic, TextPosition};
 use areas::{AreaGroup, area_groups};
+use locations::LocationPattern;
 use reader::ConfigFiles;
 pub use reader::ReadIncluded;
-use scopes::{Enforcement, InheritedLimits, LocationPattern, ServerArea, ServerBlock, UseTerms, ZoneUse};
+use redirects::serves_files;
+use scopes::{Enforcement, InheritedLimits, ServerArea, ServerBlock, UseTerms, ZoneUse};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use syntax::{ConfigWord, NginxDirective, error, shown, warning};
@@ -102,8 +108,9 @@ impl<'c> LimitImporter<'c> {
             }
         }
         self.rules();
-        if !self.draft.rules.is_empty() {
+        if self.zones.values().any(|zone| zone.is_used) {
             self.warn_of_internal_redirects(directives);
+            self.warn_of_index_files();
         }
         let names: Vec<&str> = self.files.names().collect();
         self.draft.heading = vec![format!("Imported from the nginx configuration {}.", names.join(", "))];
@@ -120,7 +127,9 @@ impl<'c> LimitImporter<'c> {
             self.draft.heading.push(format!("  {name}: {setting}"));
         }
         if self.draft.rules.is_empty() {
-            self.draft.heading.push("It has no limits.".to_owned());
+            let has_limits = self.zones.values().any(|zone| zone.is_used);
+            let text = if has_limits { "None of its limits was imported." } else { "It has no limits." };
+            self.draft.heading.push(text.to_owned());
         }
         for problem in std::mem::take(&mut self.keys.problems) {
             self.warn(problem.file, problem.position, &problem.message, &problem.hint);
@@ -130,9 +139,11 @@ impl<'c> LimitImporter<'c> {
     /// Limits that are in no server apply to all paths; so do those of a file with locations alone.
     fn add_bare_context(&mut self, context: &'c [NginxDirective], common: InheritedLimits) {
         let Some(first) = context.first() else { return };
-        let pattern = LocationPattern::Prefix { prefix: String::new(), over_regexes: false };
+        let pattern = LocationPattern::server();
         let (file, position) = (first.file, first.name.position);
-        let mut areas = vec![ServerArea { pattern: pattern.clone(), limits: common.clone(), file, position }];
+        let limits = common.clone();
+        let own = ServerArea { pattern: pattern.clone(), limits, serves_files: true, file, position };
+        let mut areas = vec![own];
         self.locations(context, &pattern, &common, &mut areas);
         self.servers.push(ServerBlock { names: Vec::new(), is_default: true, areas });
     }
@@ -169,12 +180,13 @@ impl<'c> LimitImporter<'c> {
         let inner = directive.block.as_deref().unwrap_or_default();
         let limits = self.limits(inner).within(common);
         let (file, position) = (directive.file, directive.name.position);
-        let pattern = LocationPattern::Prefix { prefix: String::new(), over_regexes: false };
+        let pattern = LocationPattern::server();
         let mut areas = Vec::new();
         self.locations(inner, &pattern, &limits, &mut areas);
         // Without `location /`, paths without a location are in the server itself.
         if !areas.iter().any(|area| area.pattern.is_everything()) {
-            areas.push(ServerArea { pattern, limits, file, position });
+            let serves_files = serves_files(inner);
+            areas.push(ServerArea { pattern, limits, serves_files, file, position });
         }
         let mut server = ServerBlock { names: Vec::new(), is_default: false, areas };
         for directive in inner {
@@ -214,38 +226,26 @@ impl<'c> LimitImporter<'c> {
     ) {
         for directive in directives.iter().filter(|directive| directive.name.text == "location") {
             let inner = directive.block.as_deref().unwrap_or_default();
-            let own = self.limits(inner).within(limits);
+            let own = self.limits(inner);
             let Some(pattern) = LocationPattern::parse(directive, outer, areas.len()) else {
-                if !directive.argument(0).starts_with('@') {
+                if directive.argument(0).starts_with('@') {
+                    self.warn_of_named_location(&own);
+                } else {
                     let hint = "such as `location /api/ { … }`";
                     self.error(directive.file, directive.name.position, "a location needs a path", hint);
                 }
                 continue;
             };
-            self.locations(inner, &pattern, &own, areas);
-            let (file, position) = (directive.file, directive.name.position);
-            areas.push(ServerArea { pattern, limits: own, file, position });
-        }
-    }
-
-    /// nginx also limits a request by the location that it redirects the request to. Rules see the path that the client sent.
-    fn warn_of_internal_redirects(&mut self, directives: &[NginxDirective]) {
-        for directive in directives {
-            let last = directive.arguments.last().map_or("", |word| word.text.as_str());
-            let is_redirect = match directive.name.text.as_str() {
-                // The others end in the same location, or at the client.
-                "rewrite" => !matches!(last, "break" | "redirect" | "permanent") && !last.contains("://"),
-                "try_files" => !last.starts_with('='),
-                "error_page" => last.starts_with('/'),
-                _ => false,
-            };
-            if is_redirect {
-                let message = format!("the internal redirect of `{}` has no equivalent", directive.name.text);
-                let hint =
-                    "limit the paths that clients send as well, if the location that they end in has limits";
-                self.warn(directive.file, directive.name.position, &message, hint);
+            if pattern.is_static_within_regex() && own.applied().next().is_some() {
+                let message =
+                    "some versions of nginx do not select this location inside of a regular expression";
+                let hint = "its limits are imported as if it were selected";
+                self.warn(directive.file, directive.name.position, message, hint);
             }
-            self.warn_of_internal_redirects(directive.block.as_deref().unwrap_or_default());
+            let limits = own.within(limits);
+            self.locations(inner, &pattern, &limits, areas);
+            let (file, position) = (directive.file, directive.name.position);
+            areas.push(ServerArea { pattern, limits, serves_files: serves_files(inner), file, position });
         }
     }
 
@@ -260,9 +260,8 @@ impl<'c> LimitImporter<'c> {
         let groups = area_groups(&self.servers, |zone| by_server.contains(zone));
         let mut rules_of_zones: BTreeMap<String, Vec<(usize, TextPosition)>> = BTreeMap::new();
         for group in &groups {
-            for unsupported in &group.unsupported {
-                let message = "this regular expression has no equivalent";
-                self.warn(unsupported.0, unsupported.1, message, &unsupported.2);
+            for problem in &group.problems {
+                self.warn(problem.file, problem.position, problem.message, problem.hint);
             }
             let used = group.first_use();
             let Some(zone) = self.zones.get_mut(&used.zone) else {
@@ -360,6 +359,11 @@ impl<'c> LimitImporter<'c> {
         if group.enforcement == Enforcement::DryRun {
             rule.on_exceed = Some(Value::from("shadow"));
         }
+        if let Err(why) = rule.check(EndpointMatching::Folded) {
+            let message = format!("this limit has no equivalent: {why}");
+            self.warn(used.file, used.position, &message, "it is not imported");
+            return;
+        }
         self.draft.add(&used.zone, rule);
     }
 
@@ -406,10 +410,11 @@ impl<'c> LimitImporter<'c> {
 
 /// A rate in thousandths of a request per second, as a limit.
 fn rate_text(rate: u64) -> String {
+    let per_minute = u128::from(rate) * 60;
     if rate.is_multiple_of(1_000) {
         format!("{}/s", rate / 1_000)
-    } else if (rate * 60).is_multiple_of(1_000) {
-        format!("{}/min", rate * 60 / 1_000)
+    } else if per_minute.is_multiple_of(1_000) {
+        format!("{}/min", per_minute / 1_000)
     } else {
         format!("{rate}/1000s")
     }

@@ -290,6 +290,45 @@ descriptors:
     assert!(imported.text.contains("limit: 3/365day"), "{}", imported.text);
 }
 
+/// The other limits are imported.
+#[test]
+fn limits_that_are_too_large_are_named_at_their_line() {
+    let text = "\
+domain: d
+descriptors:
+  - { key: a, rate_limit: { unit: year, requests_per_unit: 100000000 } }
+  - { key: b, rate_limit: { unit: day, requests_per_unit: 99999999999 } }
+  - { key: c, rate_limit: { unit: second, requests_per_unit: 1 } }
+";
+    let imported = import(&[("c.yaml", text)]).unwrap_or_else(|errors| panic!("{errors}"));
+    assert_eq!(rules::load("x", &imported.text).unwrap().rules.rules().len(), 1, "{}", imported.text);
+    let warnings = imported.warnings[0].to_string();
+    for expected in [
+        "c.yaml:3:60: warning: this limit has no equivalent: a limit of 100000000 in a window of this length",
+        "c.yaml:4:59: warning: this limit has no equivalent: 99999999999 is too large",
+    ] {
+        assert!(warnings.contains(expected), "{expected}\n{warnings}");
+    }
+}
+
+/// The original compares values as texts.
+#[test]
+fn values_that_are_no_address_are_named() {
+    for (value, expected) in [
+        ("10.0.0.0/8", "values are compared as texts, and no address is this text"),
+        ("2001:db8::/32", "values are compared as texts, and no address is this text"),
+        ("10.1*", "wildcards over addresses are written as `10.1.*`"),
+        ("localhost", "it is not an address"),
+    ] {
+        let text = format!(
+            "domain: d\ndescriptors: [{{ key: remote_address, value: '{value}', rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]"
+        );
+        let warnings = import(&[("c.yaml", &text)]).unwrap().warnings[0].to_string();
+        let expected = format!("`{value}` as `remote_address` has no equivalent: {expected}\n");
+        assert!(warnings.contains(&expected), "{warnings}");
+    }
+}
+
 #[test]
 fn broken_files_are_errors_with_positions() {
     for (text, expected) in [

@@ -1,6 +1,7 @@
 //! Imported nginx configurations: which rules they become, and what has no equivalent.
 
 use fastrand::Rng;
+use regex::Regex;
 use tollgate_core::import::ImportedRules;
 use tollgate_core::import::nginx::import;
 use tollgate_core::rules;
@@ -135,6 +136,153 @@ http {
     );
 }
 
+/// A nested location is for paths that match the outer one as well.
+#[test]
+fn nested_locations_are_for_paths_that_match_both() {
+    let text = "
+http {
+  limit_req_zone $binary_remote_addr zone=a:10m rate=1r/m;
+  limit_req_zone $binary_remote_addr zone=b:10m rate=1r/m;
+  server {
+    limit_req zone=a;
+    location /api/ {
+      location ~ /api/v[12]/login { limit_req zone=b burst=1 nodelay; }
+      location ~* ^/api/v[12]/reset$ { limit_req zone=b burst=2 nodelay; }
+      location ~ (^/api/otp|/mfa$) { limit_req zone=b burst=3 nodelay; }
+      location /api/deep/ { location ~ x$ { limit_req zone=b burst=4 nodelay; } }
+      location = /api/exact-x { limit_req zone=b burst=5 nodelay; }
+    }
+    location ~ /img { location ~ /img/x { limit_req zone=b burst=6 nodelay; } location /img/p/ { limit_req zone=b burst=7 nodelay; } }
+    location ~ x$ { limit_req zone=b burst=8 nodelay; }
+  }
+}";
+    let paths = [
+        ("/", 1),
+        ("/api/", 1),
+        ("/api/v1/login", 2),
+        ("/api/z/api/v2/login", 2),
+        ("/api/v2/reset", 3),
+        ("/api/V2/RESET", 3),
+        ("/API/v2/reset", 1),
+        ("/api/otp1", 4),
+        ("/api/1/mfa", 4),
+        ("/api/mfa", 4),
+        ("/mfa", 1),
+        ("/api/deep/1x", 5),
+        ("/api/exact-x", 6),
+        ("/api/1x", 9),
+        ("/1x", 9),
+        ("/img/x", 7),
+        ("/a/img/xx", 7),
+        ("/img/p/x", 8),
+        ("/img/1x", 1),
+    ];
+    let steps = paths.iter().zip(1..).map(|((path, pass), ip)| {
+        format!("      - {{ request: {{ ip: 192.0.2.{ip}, endpoint: {path} }}, send: 10, pass: {pass} }}\n")
+    });
+    let warnings = decides(text, &format!("  - name: areas\n    steps:\n{}", steps.collect::<String>()));
+    assert!(!warnings.contains("has no equivalent"), "{warnings}");
+    // nginx 1.22 takes `location ~ /img` for `/img/p/x`.
+    let expected = "nginx.conf:14:79: warning: some versions of nginx do not select this location";
+    assert!(warnings.contains(expected), "{warnings}");
+}
+
+/// Plays all short paths over a small alphabet to the imported expression and to the two conditions.
+#[test]
+fn nested_regular_expressions_are_exact() {
+    let mut paths = vec!["/".to_owned()];
+    let mut last = paths.clone();
+    for _ in 0..6 {
+        last = last.iter().flat_map(|path| ["/", "a", "B"].map(|c| format!("{path}{c}"))).collect();
+        paths.extend(last.iter().cloned());
+    }
+    for regex in [
+        "a",
+        "^/a",
+        "a$",
+        "/a/",
+        "a/B",
+        "^/a/B$",
+        "(^/a|B$)",
+        "(?i)^/A/b",
+        "(?i)b/A",
+        "a*B",
+        "(a|/)+B$",
+        "a?/+B",
+        ".*B",
+        "^.*B$",
+        "a{2}",
+        "(?:/a){1,2}/?$",
+        "(/a)*/B",
+        "[^a]{3}",
+        "$",
+        "^",
+        "(a|)(B|$)",
+        "(^)?B",
+        "(^|a)/B",
+        "(a?)*B",
+        "^/a/(a|B)$",
+        "^/B",
+        "a+{0,1}B",
+    ] {
+        let whole = Regex::new(regex).unwrap();
+        let (modifier, text) = regex.strip_prefix("(?i)").map_or(("~", regex), |text| ("~*", text));
+        for prefix in ["/", "/a", "/a/", "/a/a"] {
+            let text = format!(
+                "{ZONE} server {{ location {prefix} {{ location {modifier} '{text}' {{ limit_req zone=a; }} }} }}"
+            );
+            let imported = import("nginx.conf", &text, &mut no_files).unwrap();
+            let file = rules::rule_file_json("imported", &imported.text).unwrap();
+            let found =
+                file["rules"][0]["match"]["endpoint_regex"].as_str().map(|text| Regex::new(text).unwrap());
+            assert!(file["rules"][0]["except"].is_null(), "{}", imported.text);
+            for path in &paths {
+                let is_found = found.as_ref().is_some_and(|found| found.is_match(path));
+                let is_both = path.starts_with(prefix) && whole.is_match(path);
+                assert_eq!(is_found, is_both, "{path} in {prefix} ~ {regex}: {found:?}");
+            }
+        }
+    }
+}
+
+/// A limit applies to more paths than in nginx where its paths have no equivalent.
+#[test]
+fn nested_locations_without_equivalent_are_named_at_their_line() {
+    let text = format!(
+        "{ZONE}
+limit_req_zone $binary_remote_addr zone=b:10m rate=10r/s;
+limit_req zone=b;
+server {{
+  location ~ \\.php$ {{
+    location ~ admin {{ limit_req zone=a; }}
+  }}
+  location /api/ {{
+    location ~ \\bv1 {{ limit_req zone=a; }}
+  }}
+  location ^~ /s/ {{ }}
+  location /s/t/ {{ }}
+  location ~ z$ {{ limit_req zone=a; }}
+}}
+"
+    );
+    let tests = "  - name: t
+    steps:
+      - { request: { ip: 192.0.2.1, endpoint: /admin/1.php }, send: 3, pass: 1 }
+      - { request: { ip: 192.0.2.2, endpoint: /admin/ }, send: 3, pass: 1 }
+      - { request: { ip: 192.0.2.3, endpoint: /api/v1 }, send: 3, pass: 1 }
+      - { request: { ip: 192.0.2.4, endpoint: /s/t/z }, send: 3, pass: 1 }
+      - { request: { ip: 192.0.2.5, endpoint: /s/z }, send: 3, pass: 1 }
+";
+    let warnings = decides(&text, tests);
+    for expected in [
+        "nginx.conf:6:5: warning: the condition of the outer location has no equivalent here",
+        "nginx.conf:9:5: warning: the condition of the outer location has no equivalent here",
+        "nginx.conf:11:3: warning: that this location precedes regular expressions, and a longer one does not",
+    ] {
+        assert!(warnings.contains(expected), "{expected}\n{warnings}");
+    }
+}
+
 #[test]
 fn servers_are_domains() {
     let text = "
@@ -216,6 +364,30 @@ fn maps_are_conditions() {
             "{ request: { ip: 192.0.2.1, endpoint: /api/x }, send: 3, pass: 1 }, { request: { ip: 192.0.2.2, endpoint: /api/free }, expect: unlimited },
              { request: { ip: 192.0.2.3, endpoint: / }, expect: unlimited }",
         ),
+        // Strings of a map ignore case, regular expressions do not.
+        (
+            "map $uri $key { default ''; /Login $binary_remote_addr; ~^/api $binary_remote_addr; }",
+            "$key",
+            "{ request: { ip: 192.0.2.1, endpoint: /login }, send: 3, pass: 1 }, { request: { ip: 192.0.2.2, endpoint: /LOGIN }, send: 3, pass: 1 },
+             { request: { ip: 192.0.2.3, endpoint: /login/x }, expect: unlimited }, { request: { ip: 192.0.2.4, endpoint: /API }, expect: unlimited }",
+        ),
+        // The longest network decides, at any depth.
+        (
+            "geo $g { default 0; 127.0.0.0/8 1; 127.0.0.0/16 0; 127.0.0.0/24 1; 127.0.0.9 0; 10.0.0.0/8 1; 10.1.0.0/16 0; ::1 1; }
+             map $g $key { default ''; 1 $binary_remote_addr; }",
+            "$key",
+            "{ request: { ip: 127.0.0.1 }, send: 3, pass: 1 }, { request: { ip: 127.0.1.1 }, expect: unlimited },
+             { request: { ip: 127.1.0.1 }, send: 3, pass: 1 }, { request: { ip: 127.255.0.1 }, send: 3, pass: 1 },
+             { request: { ip: 127.0.0.9 }, expect: unlimited }, { request: { ip: 10.2.0.1 }, send: 3, pass: 1 },
+             { request: { ip: 10.1.0.1 }, expect: unlimited }, { request: { ip: '::1' }, send: 3, pass: 1 },
+             { request: { ip: 192.0.2.1 }, expect: unlimited }",
+        ),
+        (
+            "geo $g { default 0; 20.0.0.0/8 1; 10.0.0.0/8 1; 10.1.0.0/16 0; } map $g $key { default ''; 1 $binary_remote_addr; }",
+            "$key",
+            "{ request: { ip: 20.0.0.1 }, send: 3, pass: 1 }, { request: { ip: 10.0.0.1 }, send: 3, pass: 1 },
+             { request: { ip: 10.1.0.1 }, expect: unlimited }",
+        ),
         ("", "$http_x_tenant", "{ request: { ip: 192.0.2.1, ids: { x_tenant: t } }, send: 3, pass: 1 }, { request: { ip: 192.0.2.1 }, expect: unlimited }"),
         ("", "$binary_remote_addr$uri", "{ request: { ip: 192.0.2.1, endpoint: /a }, send: 3, pass: 1 }, { request: { ip: 192.0.2.1, endpoint: /b }, send: 3, pass: 1 }"),
         ("", "everybody", "{ request: { ip: 192.0.2.1 }, send: 3, pass: 1 }, { request: { ip: 192.0.2.2 }, expect: limited }"),
@@ -224,6 +396,65 @@ fn maps_are_conditions() {
         let warnings = decides(&text, &format!("  - {{ name: t, steps: [{tests}] }}\n"));
         assert_eq!(warnings, "", "{text}");
     }
+}
+
+#[test]
+fn settings_are_listed_for_identities_of_keys_and_conditions() {
+    for (maps, key, settings) in [
+        ("", "$http_x_tenant", &["ids: x_tenant: { header: x-tenant }"][..]),
+        (
+            "map $http_x_plan $key { default ''; free $binary_remote_addr; }",
+            "$key",
+            &["ids: x_plan: { header: x-plan }"],
+        ),
+        (
+            "map $cookie_plan $key { default $arg_id; free ''; }",
+            "$key",
+            &["ids: id: { query: id }", "ids: plan: { cookie: plan }"],
+        ),
+        (
+            "map $remote_user $key { default $binary_remote_addr; admin ''; }",
+            "$key",
+            &["user: a source of the user"],
+        ),
+        ("map $http_x_plan $other { default ''; free x; }", "$binary_remote_addr", &[]),
+    ] {
+        let text =
+            format!("{maps} limit_req_zone {key} zone=a:10m rate=1r/s; server {{ limit_req zone=a; }}");
+        let ImportedRules { text, .. } = imported(&text);
+        let heading = text.split("rules:\n").next().unwrap();
+        for setting in settings {
+            assert!(heading.contains(&format!("# {setting}")), "{text}");
+        }
+        let shown = heading.lines().filter(|line| line.contains(": {") || line.contains("user:"));
+        assert_eq!(shown.count(), settings.len(), "{text}");
+    }
+}
+
+/// The other limits are imported.
+#[test]
+fn limits_that_are_too_large_are_named_at_their_line() {
+    let text = "\
+limit_req_zone $binary_remote_addr zone=slow:10m rate=1r/m;
+limit_req_zone $binary_remote_addr zone=fast:10m rate=9000000000000000000r/s;
+limit_req_zone $binary_remote_addr zone=a:10m rate=1r/s;
+server {
+  location /slow { limit_req zone=slow burst=1000000 nodelay; }
+  location /fast { limit_req zone=fast; }
+  location /burst { limit_req zone=a burst=9000000000000000000 nodelay; }
+  location / { limit_req zone=a burst=2 nodelay; }
+}
+";
+    let tests = "  - { name: t, request: { ip: 192.0.2.1, endpoint: / }, steps: [{ send: 9, pass: 3 }] }\n";
+    let warnings = decides(text, tests);
+    for expected in [
+        "nginx.conf:5:20: warning: this limit has no equivalent: at this rate it takes more than 366 days",
+        "nginx.conf:6:20: warning: this limit has no equivalent: ",
+        "nginx.conf:7:21: warning: this limit has no equivalent: ",
+    ] {
+        assert!(warnings.contains(expected), "{expected}\n{warnings}");
+    }
+    assert!(!warnings.contains("imported rules"), "{warnings}");
 }
 
 #[test]
@@ -301,6 +532,50 @@ server {
 }
 
 #[test]
+fn limits_of_named_locations_are_named_at_their_line() {
+    let text = format!(
+        "{ZONE}
+limit_conn_zone $binary_remote_addr zone=c:10m;
+server {{
+  location / {{ error_page 418 = @limited; return 418; }}
+  location @limited {{ limit_req zone=a; limit_conn c 5; }}
+  location @free {{ }}
+}}
+"
+    );
+    let ImportedRules { text, warnings } = imported(&text);
+    assert!(text.contains("# None of its limits was imported.\n"), "{text}");
+    let warnings: String = warnings.iter().map(ToString::to_string).collect();
+    for expected in [
+        "nginx.conf:4:16: warning: the internal redirect of `error_page` has no equivalent",
+        "nginx.conf:5:23: warning: a limit of a named location has no equivalent",
+        "nginx.conf:5:41: warning: a limit of a named location has no equivalent",
+    ] {
+        assert!(warnings.contains(expected), "{expected}\n{warnings}");
+    }
+    assert_eq!(warnings.matches("warning: ").count(), 3, "{warnings}");
+}
+
+/// The file of an `index` may be in a location with other limits than the folder.
+#[test]
+fn index_files_are_named_if_their_location_has_other_limits() {
+    for (server, expected) in [
+        ("index index.php; location / { } location ~ \\.php$ { limit_req zone=a; }", 1),
+        ("location / { index index.html index.php; } location ~ \\.php$ { limit_req zone=a; }", 1),
+        ("location /x/ { index /y.html; } location = /y.html { limit_req zone=a; }", 1),
+        ("index index.html; location / { } location ~ \\.php$ { limit_req zone=a; }", 0),
+        ("index index.html; location / { limit_req zone=a; }", 0),
+        ("index index.php; limit_req zone=a; location ~ \\.php$ { }", 0),
+        ("index index.php; location / { proxy_pass http://x; } location ~ \\.php$ { limit_req zone=a; }", 0),
+    ] {
+        let imported = imported(&format!("{ZONE}\nserver {{ {server} }}"));
+        let warnings: String = imported.warnings.iter().map(ToString::to_string).collect();
+        let found = warnings.matches("the internal redirect of `index` has no equivalent").count();
+        assert_eq!(found, expected, "{server}\n{warnings}");
+    }
+}
+
+#[test]
 fn broken_files_are_errors_with_positions() {
     for (text, expected) in [
         ("http {", "nginx.conf:1:7: error: a block is not closed"),
@@ -339,7 +614,7 @@ http {
   limit_req zone=a burst=5 delay=2;
   server { server_name a.example *.b.example; listen 80 default_server;
     location ~* \\.(png|gif)$ { limit_req_dry_run on; include limits.conf; }
-    location ^~ /x { limit_conn b 5; location = /x/y { limit_req zone=a nodelay; } } }
+    location ^~ /x { limit_conn b 5; location ~ (^/x|y$) { limit_req zone=a; } location = /x/y { limit_req zone=a nodelay; } } }
   server { server_name \"c.example\"; limit_conn b 7; }
 }
 ";

@@ -6,7 +6,7 @@ use crate::import::draft::{ConditionDraft, RuleDraft};
 use crate::key::Dimension;
 use crate::path::{self, PathReadings};
 use crate::request::Method;
-use crate::rules::pattern::Glob;
+use crate::rules::pattern::{Glob, network};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -158,11 +158,17 @@ impl DescriptorLevel {
             EntryMeaning::Named(kind) => conditions.add_named(kind, text),
             EntryMeaning::Custom => conditions.add_id(&self.key, text),
             EntryMeaning::Address => {
-                let network = match value {
-                    EntryValue::Wildcard(pattern) => network_of(pattern),
-                    _ => text.parse::<IpAddr>().ok().map(|ip| ip.to_canonical().to_string()),
-                };
-                conditions.ip.push(network.ok_or_else(|| problem("it is not an address or a network"))?);
+                conditions.ip.push(match value {
+                    EntryValue::Wildcard(pattern) => network_of(pattern)
+                        .ok_or_else(|| problem("wildcards over addresses are written as `10.1.*`"))?,
+                    _ => match text.parse::<IpAddr>() {
+                        Ok(ip) => ip.to_canonical().to_string(),
+                        Err(_) if network(text).is_some() => {
+                            return Err(problem("values are compared as texts, and no address is this text"));
+                        }
+                        Err(_) => return Err(problem("it is not an address")),
+                    },
+                });
             }
             EntryMeaning::Endpoint => {
                 if text.contains(['?', '#']) {

@@ -4,9 +4,15 @@
 //! patterns, except those of other areas that precede one of them. That is wrong if an area of the rule precedes one that
 //! is excepted: such areas get a rule each.
 
-use super::scopes::{Enforcement, LocationPattern, ServerArea, ServerBlock, UseTerms, ZoneUse};
+use super::locations::{EndpointRegex, LocationPattern};
+use super::scopes::{Enforcement, ServerArea, ServerBlock, UseTerms, ZoneUse};
 use crate::diagnostic::TextPosition;
 use crate::import::draft::ConditionDraft;
+
+const UNSUPPORTED_REGEX: &str = "this regular expression has no equivalent";
+const OUTER_LOCATION: &str = "the condition of the outer location has no equivalent here";
+const LONGER_LOCATION: &str =
+    "that this location precedes regular expressions, and a longer one does not, has no equivalent";
 
 /// Areas that one rule is for.
 #[derive(Clone, Debug)]
@@ -16,11 +22,20 @@ pub(super) struct AreaGroup {
     pub(super) except: ConditionDraft,
     /// Each directive, with the areas in which it applies.
     pub(super) uses: Vec<(ZoneUse, String)>,
-    /// Locations with a regular expression that is not supported, and the effect of ignoring it.
-    pub(super) unsupported: Vec<(usize, TextPosition, String)>,
+    /// Locations whose paths have no equivalent.
+    pub(super) problems: Vec<LocationProblem>,
     /// No request that rules can describe is in it.
     pub(super) is_unreachable: bool,
     servers: Vec<usize>,
+}
+
+/// A location whose paths have no equivalent, and the effect.
+#[derive(Clone, Debug)]
+pub(super) struct LocationProblem {
+    pub(super) file: usize,
+    pub(super) position: TextPosition,
+    pub(super) message: &'static str,
+    pub(super) hint: &'static str,
 }
 
 impl AreaGroup {
@@ -122,7 +137,7 @@ fn server_groups(
             matches: ConditionDraft::default(),
             except: ConditionDraft::default(),
             uses: Vec::new(),
-            unsupported: Vec::new(),
+            problems: Vec::new(),
             is_unreachable: false,
             servers: vec![server],
         };
@@ -132,13 +147,20 @@ fn server_groups(
             if is_everything {
                 continue;
             }
-            let text = "the limit is not imported for this location";
-            group.add_pattern(&all[*area], EndpointSide::Match, text);
+            group.add_match(&all[*area]);
         }
+        let own_patterns: Vec<&LocationPattern> = part.iter().map(|(area, _)| &all[*area].pattern).collect();
         for other in (0..all.len()).filter(|index| part.iter().all(|(area, _)| area != index)) {
-            if part.iter().any(|(own, _)| meets(*own, other) && precedes(other, *own)) {
-                let text = "the limit of the server or of a shorter location also applies there";
-                group.add_pattern(&all[other], EndpointSide::Except, text);
+            let is_before = |own: usize| meets(own, other) && precedes(other, own);
+            // In a third area, which is before the other one, the own area is selected again.
+            let is_again = |own: usize, third: usize| {
+                meets(third, other) && precedes(third, other) && meets(own, third) && precedes(own, third)
+            };
+            let is_cut = |own: usize| is_before(own) && (0..all.len()).any(|third| is_again(own, third));
+            if part.iter().any(|(own, _)| is_cut(*own)) {
+                group.add_kept(&all[other], LONGER_LOCATION);
+            } else if part.iter().any(|(own, _)| is_before(*own)) {
+                group.add_except(&all[other], &own_patterns);
             }
         }
         // A rule whose only pattern is not supported would match every path.
@@ -147,11 +169,6 @@ fn server_groups(
         group
     };
     parts.into_iter().map(group).collect()
-}
-
-enum EndpointSide {
-    Match,
-    Except,
 }
 
 impl AreaGroup {
@@ -164,18 +181,39 @@ impl AreaGroup {
         }
     }
 
-    fn add_pattern(&mut self, area: &ServerArea, side: EndpointSide, without: &str) {
-        let Some(regex) = area.pattern.endpoint_regex() else {
-            self.unsupported.push((area.file, area.position, without.to_owned()));
-            return;
-        };
-        let conditions = match side {
-            EndpointSide::Match => &mut self.matches,
-            EndpointSide::Except => &mut self.except,
-        };
-        if !conditions.endpoint_regex.contains(&regex) {
-            conditions.endpoint_regex.push(regex);
+    fn add_match(&mut self, area: &ServerArea) {
+        let problem =
+            |message, hint| LocationProblem { file: area.file, position: area.position, message, hint };
+        match area.pattern.endpoint_regex(&[]) {
+            EndpointRegex::Exactly(regex) => push_new(&mut self.matches.endpoint_regex, regex),
+            EndpointRegex::Wider(regex) => {
+                push_new(&mut self.matches.endpoint_regex, regex);
+                let hint = "the limit also applies to paths that match this location alone";
+                self.problems.push(problem(OUTER_LOCATION, hint));
+            }
+            EndpointRegex::Nothing => {}
+            EndpointRegex::Unsupported => {
+                let hint = "the limit is not imported for this location";
+                self.problems.push(problem(UNSUPPORTED_REGEX, hint));
+            }
         }
+    }
+
+    /// Excepts the paths of another area. Those that are not known exactly keep the limit.
+    fn add_except(&mut self, area: &ServerArea, own: &[&LocationPattern]) {
+        let message = match area.pattern.endpoint_regex(own) {
+            EndpointRegex::Exactly(regex) => return push_new(&mut self.except.endpoint_regex, regex),
+            EndpointRegex::Nothing => return,
+            EndpointRegex::Wider(_) => OUTER_LOCATION,
+            EndpointRegex::Unsupported => UNSUPPORTED_REGEX,
+        };
+        self.add_kept(area, message);
+    }
+
+    /// Another area in which the limit applies as well.
+    fn add_kept(&mut self, area: &ServerArea, message: &'static str) {
+        let hint = "limits of the server or of other locations that match a path also apply there";
+        self.problems.push(LocationProblem { file: area.file, position: area.position, message, hint });
     }
 
     fn has_areas_of(&self, other: &Self) -> bool {
@@ -191,7 +229,7 @@ impl AreaGroup {
                 self.uses.push((zone_use, areas));
             }
         }
-        self.unsupported.extend(other.unsupported);
+        self.problems.extend(other.problems);
     }
 
     /// Restricts the group to its servers, unless these are all.
@@ -217,5 +255,11 @@ impl AreaGroup {
         self.matches.domain.dedup();
         self.except.domain.sort();
         self.except.domain.dedup();
+    }
+}
+
+fn push_new(list: &mut Vec<String>, text: String) {
+    if !list.contains(&text) {
+        list.push(text);
     }
 }

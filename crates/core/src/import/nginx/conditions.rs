@@ -159,6 +159,15 @@ impl KeySource {
         }
     }
 
+    /// Whether it is an identity that these conditions are on.
+    pub(super) fn is_in(&self, conditions: &ConditionDraft) -> bool {
+        match self {
+            Self::Named(kind) => conditions.named.contains_key(kind.pattern_field()),
+            Self::Custom { .. } => conditions.ids.contains_key(&self.dimension()),
+            _ => false,
+        }
+    }
+
     pub(super) fn is_always_present(&self) -> bool {
         matches!(self, Self::Address | Self::Domain | Self::Endpoint | Self::Method)
     }
@@ -214,7 +223,9 @@ impl KeySource {
                 conditions.domain.extend(texts);
             }
             (Self::Endpoint, SourcePattern::Exact(text)) => {
-                conditions.endpoint_regex.push(format!("^{}$", regex::escape(text)));
+                // Strings of a map ignore case.
+                let flag = if text.contains(char::is_alphabetic) { "(?i)" } else { "" };
+                conditions.endpoint_regex.push(format!("{flag}^{}$", regex::escape(text)));
             }
             (Self::Endpoint, SourcePattern::Regex(regex)) => {
                 if Regex::new(regex).is_err() {

@@ -1,11 +1,11 @@
 //! The directives of the modules `limit_req` and `limit_conn`.
 
 use super::LimitImporter;
-use super::scopes::{Enforcement, InheritedLimits, UseTerms, ZoneUse};
+use super::scopes::{Enforcement, IndexFile, InheritedLimits, UseTerms, ZoneUse};
 use super::syntax::{ConfigWord, NginxDirective, error, shown};
 
-/// Numbers above this are not counted exactly by any limiter.
-const LARGEST: u64 = 1_000_000_000;
+/// The largest number that nginx reads.
+const LARGEST: u64 = i64::MAX as u64;
 const MOST_CONNECTIONS: u64 = 65_535;
 
 impl LimitImporter<'_> {
@@ -57,6 +57,11 @@ impl LimitImporter<'_> {
                 "limit_conn" => {
                     let found = self.limit_conn(directive);
                     self.add_use(limits.connections.get_or_insert_default(), found);
+                }
+                "index" => {
+                    let files = limits.index.get_or_insert_default();
+                    let names = directive.arguments.iter().map(|word| word.text.clone());
+                    files.extend(names.map(|name| IndexFile { name, file, position }));
                 }
                 "limit_req_dry_run" => limits.request_dry_run = Some(self.flag(directive)),
                 "limit_conn_dry_run" => limits.connection_dry_run = Some(self.flag(directive)),
@@ -186,5 +191,5 @@ fn parse_rate(text: &str) -> Option<u64> {
         _ => (text, 1),
     };
     let number: u64 = number.parse().ok().filter(|number| (1..=LARGEST).contains(number))?;
-    Some(number * 1_000 / seconds)
+    Some(number.saturating_mul(1_000) / seconds)
 }

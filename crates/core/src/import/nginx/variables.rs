@@ -5,6 +5,7 @@
 //! empty is not limited.
 
 use super::conditions::{KeySource, SourcePattern};
+use super::networks::disjoint_networks;
 use super::syntax::{ConfigWord, NginxDirective, shown};
 use crate::diagnostic::TextPosition;
 use crate::import::draft::ConditionDraft;
@@ -45,6 +46,8 @@ pub(super) struct KeyProblem {
 pub(super) struct KeyEvaluator<'c> {
     maps: HashMap<&'c str, &'c NginxDirective>,
     pub(super) problems: Vec<KeyProblem>,
+    /// The properties that were found in keys and in maps.
+    sources: Vec<KeySource>,
     /// The settings that the identities need, by identity.
     pub(super) settings: BTreeMap<String, String>,
 }
@@ -77,13 +80,8 @@ impl<'c> KeyEvaluator<'c> {
         cases.retain(|case| !case.pieces.is_empty());
         for case in &mut cases {
             case.require_presence();
-            for piece in &case.pieces {
-                if let KeyPiece::Source(source) = piece
-                    && let Some((name, setting)) = source.setting()
-                {
-                    self.settings.insert(name, setting);
-                }
-            }
+            let used = self.sources.iter().filter(|source| case.uses(source));
+            self.settings.extend(used.filter_map(KeySource::setting));
         }
         Some(cases)
     }
@@ -117,6 +115,9 @@ impl<'c> KeyEvaluator<'c> {
             return Ok(vec![KeyCase::of(KeyPiece::Text(name.to_owned()))]);
         }
         if let Some(source) = KeySource::of_variable(name) {
+            if !self.sources.contains(&source) {
+                self.sources.push(source.clone());
+            }
             return Ok(vec![KeyCase::of(KeyPiece::Source(source))]);
         }
         let Some(map) = self.maps.get(name).copied() else {
@@ -249,16 +250,23 @@ impl<'c> KeyEvaluator<'c> {
         }
         for (group, value) in merged {
             let mut case = base.clone();
+            if let Some(networks) = disjoint_networks(&group, value, &known) {
+                for network in networks {
+                    source.require(&SourcePattern::Network(network), &mut case);
+                }
+                cases.push((case, value));
+                continue;
+            }
             for pattern in &group {
                 source.require(pattern, &mut case);
             }
             for (index, (other, other_value)) in known.iter().enumerate() {
                 let first =
                     known.iter().position(|(pattern, _)| std::ptr::eq(pattern, group[0])).unwrap_or(0);
-                if *other_value != value
-                    && other.precedes(index, group[0], first)
-                    && !group[0].excludes(other)
-                {
+                let takes = |pattern: &&SourcePattern| {
+                    other.precedes(index, pattern, first) && !pattern.excludes(other)
+                };
+                if *other_value != value && group.iter().any(takes) {
                     source.exclude(other, &mut case);
                 }
             }
@@ -310,6 +318,12 @@ impl KeyCase {
             names.push("all".to_owned());
         }
         names
+    }
+
+    /// Whether its key or its conditions are on this property.
+    fn uses(&self, source: &KeySource) -> bool {
+        let is_piece = |piece: &KeyPiece| matches!(piece, KeyPiece::Source(known) if known == source);
+        self.pieces.iter().any(is_piece) || source.is_in(&self.matches) || source.is_in(&self.except)
     }
 
     /// If the key is empty without an identity, requests must have it.
