@@ -118,13 +118,16 @@ impl<'c> LimitImporter<'c> {
             "A refusal is a 429 with Retry-After; nginx answers 503 unless limit_req_status says otherwise."
                 .to_owned(),
         );
-        if !self.keys.settings.is_empty() {
-            self.draft
-                .heading
-                .push("The rules need these settings in tollgate.yaml, under `identity:`".to_owned());
+        if !self.keys.ids.is_empty() {
+            let ids: Vec<String> =
+                self.keys.ids.iter().map(|(id, source)| format!("{id}: {source}")).collect();
+            let settings = format!("identity: {{ ids: {{ {} }} }}", ids.join(", "));
+            self.draft.heading.push("The rules need these settings in tollgate.yaml:".to_owned());
+            self.draft.heading.push(settings);
         }
-        for (name, setting) in &self.keys.settings {
-            self.draft.heading.push(format!("  {name}: {setting}"));
+        if self.keys.needs_user {
+            let text = "The rules need a source of the user in tollgate.yaml, such as `identity: { user: { jwt: sub } }`.";
+            self.draft.heading.push(text.to_owned());
         }
         if self.draft.rules.is_empty() {
             let has_limits = self.zones.values().any(|zone| zone.is_used);

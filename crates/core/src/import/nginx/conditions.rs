@@ -148,13 +148,10 @@ impl KeySource {
         }
     }
 
-    /// The setting that gives requests this identity, if there must be one.
-    pub(super) fn setting(&self) -> Option<(String, String)> {
+    /// A custom identity and its source in the settings.
+    pub(super) fn custom_id(&self) -> Option<(String, String)> {
         match self {
-            Self::Custom { setting, .. } => Some((format!("ids: {}", self.dimension()), setting.clone())),
-            Self::Named(NamedIdentity::User) => {
-                Some(("user".to_owned(), "a source of the user, such as { jwt: sub }".to_owned()))
-            }
+            Self::Custom { setting, .. } => Some((self.dimension(), setting.clone())),
             _ => None,
         }
     }

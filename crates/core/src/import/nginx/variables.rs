@@ -9,6 +9,7 @@ use super::networks::disjoint_networks;
 use super::syntax::{ConfigWord, NginxDirective, shown};
 use crate::diagnostic::TextPosition;
 use crate::import::draft::ConditionDraft;
+use crate::request::NamedIdentity;
 use std::collections::{BTreeMap, HashMap};
 
 /// More cases than this are not worth rules.
@@ -48,8 +49,10 @@ pub(super) struct KeyEvaluator<'c> {
     pub(super) problems: Vec<KeyProblem>,
     /// The properties that were found in keys and in maps.
     sources: Vec<KeySource>,
-    /// The settings that the identities need, by identity.
-    pub(super) settings: BTreeMap<String, String>,
+    /// The sources of the custom identities that are used, by identity.
+    pub(super) ids: BTreeMap<String, String>,
+    /// Whether the user is used, whose source is not known.
+    pub(super) needs_user: bool,
 }
 
 /// An entry of a map: its pattern and value.
@@ -80,8 +83,10 @@ impl<'c> KeyEvaluator<'c> {
         cases.retain(|case| !case.pieces.is_empty());
         for case in &mut cases {
             case.require_presence();
-            let used = self.sources.iter().filter(|source| case.uses(source));
-            self.settings.extend(used.filter_map(KeySource::setting));
+            for source in self.sources.iter().filter(|source| case.uses(source)) {
+                self.ids.extend(source.custom_id());
+                self.needs_user |= *source == KeySource::Named(NamedIdentity::User);
+            }
         }
         Some(cases)
     }
