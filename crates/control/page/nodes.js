@@ -72,9 +72,10 @@ function row(first) {
 
 const MODES = { default: 'As configured', off: 'Off', on_outage: 'On an outage', on: 'On' };
 
-function showEmergency(place, { mode, per_second: perSecond }, changed) {
-	if (place.dataset.mode === mode) return;
-	place.dataset.mode = mode;
+function showEmergency(place, { mode, per_second: perSecond, stored }, changed) {
+	const shown = `${mode} ${stored}`;
+	if (place.dataset.shown === shown) return;
+	place.dataset.shown = shown;
 	const choice = segments('Emergency limit', Object.entries(MODES), mode, async (next) => {
 		choice.choose(mode);
 		const label = MODES[next].toLowerCase();
@@ -87,5 +88,5 @@ function showEmergency(place, { mode, per_second: perSecond }, changed) {
 		changed();
 	});
 	for (const each of choice.children) each.disabled = Boolean(readOnly());
-	show(place, h('div.row', choice, h('span.dim', `${perSecond} requests a second for each address, when all else fails.`)), readOnly() && h('p.faint', readOnly()));
+	show(place, h('div.row', choice, h('span.dim', `${perSecond} requests a second for each address, when all else fails.`)), stored === false && h('p.faint', 'In force on this node only: the repository is unavailable. It is stored when the repository answers again.'), readOnly() && h('p.faint', readOnly()));
 }

@@ -52,13 +52,18 @@ async fn follow(
     }
 }
 
-/// Puts `state` in force.
-pub(crate) fn apply(limiter: &Limiter, state: &ControlState) {
-    limiter.switch_emergency(state.emergency.map(|switch| match switch {
+/// Switches the emergency limit of the node.
+pub(crate) fn switch_emergency(limiter: &Limiter, switch: Option<EmergencySwitch>) {
+    limiter.switch_emergency(switch.map(|switch| match switch {
         EmergencySwitch::Off => Emergency::Off,
         EmergencySwitch::OnOutage => Emergency::OnOutage,
         EmergencySwitch::On => Emergency::On,
     }));
+}
+
+/// Puts `state` in force.
+pub(crate) fn apply(limiter: &Limiter, state: &ControlState) {
+    switch_emergency(limiter, state.emergency);
     let now = limiter.clock().now();
     let in_force = state.grants.iter().filter(|grant| grant.expires > now);
     let grants = in_force.map(|grant| ActiveGrant {

@@ -4,6 +4,7 @@
 //! repository have their revision in a second line, so that they are served as that revision. The file is written in a
 //! thread of its own, so that a disk that hangs does not delay new rules.
 
+use crate::past_text::past_text;
 use crate::revision::{RevisionSummary, text_digest};
 use parking_lot::Mutex;
 use std::io;
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
-use tollgate_core::rate::rfc3339;
 use tollgate_core::time::UnixTime;
 use tollgate_limiter::file;
 
@@ -71,7 +71,7 @@ impl LastGoodRules {
         let (revision, text) = split_revision(text);
         let modified = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified());
         let since = modified.ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let written = rfc3339(UnixTime::from_us(since.map_or(0, |since| since.as_micros() as u64)));
+        let written = past_text(UnixTime::from_us(since.map_or(0, |since| since.as_micros() as u64)));
         Ok(Some(KeptRules { path: self.path.clone(), text: text.to_owned(), revision, written }))
     }
 

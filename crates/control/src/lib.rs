@@ -36,6 +36,7 @@ mod http_client;
 mod last_good_rules;
 pub mod live;
 mod page;
+mod past_text;
 mod repository;
 mod repository_rules;
 mod revision;

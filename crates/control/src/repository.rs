@@ -9,7 +9,7 @@ mod shared;
 
 use crate::access_token::StoredToken;
 use crate::audit::AuditEntry;
-use crate::control_state::ControlState;
+use crate::control_state::{ControlState, EmergencySwitch};
 use crate::revision::{RevisionDraft, RevisionId, RevisionSummary, StoredRevision};
 use crate::source_thread::SourceHealth;
 pub use embedded::EmbeddedRepository;
@@ -55,6 +55,26 @@ pub enum PublishOutcome {
     Published(RevisionSummary),
     /// The newest revision is not the expected one but this; none if there is no revision.
     Stale(Option<RevisionSummary>),
+}
+
+/// What became of a switch of the emergency limit that could not be stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Switched {
+    /// It is in force on this node, and is stored later.
+    OnThisNode,
+    /// It is not in force.
+    Refused,
+}
+
+/// The control state as a node knows it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownControlState {
+    /// The state that was read last, with a switch that is not stored yet.
+    pub(crate) state: ControlState,
+    /// Whether a state was read since the start of the node.
+    pub(crate) is_read: bool,
+    /// Whether the emergency limit of this node was switched and is not stored yet.
+    pub(crate) is_unstored: bool,
 }
 
 /// Why the repository did not do what it was asked.
@@ -192,11 +212,20 @@ impl RuleRepository {
         }
     }
 
-    /// Tells the other nodes which revision is in force here.
-    pub(crate) fn note_in_force(&self, number: u64) {
+    /// Notes the rules that are in force on this node, and tells the other nodes their number. The number is 0 if they
+    /// are not a revision yet.
+    pub(crate) fn note_in_force(&self, revision: StoredRevision) {
         match self {
-            Self::Embedded(repository) => repository.note_number(number),
-            Self::Shared(repository) => repository.note_in_force(number),
+            Self::Embedded(repository) => repository.note_in_force(revision),
+            Self::Shared(repository) => repository.note_in_force(revision),
+        }
+    }
+
+    /// The rules that are in force on this node; none if it has none of a repository.
+    pub(crate) fn in_force(&self) -> Option<Arc<StoredRevision>> {
+        match self {
+            Self::Embedded(repository) => repository.in_force(),
+            Self::Shared(repository) => repository.in_force(),
         }
     }
 
@@ -266,6 +295,26 @@ impl RuleRepository {
         Err(RepositoryError::Contention)
     }
 
+    /// Switches the emergency limit of this node only, because the store does not answer: it is stored as soon as the
+    /// store answers again. A file has no such outages.
+    pub(crate) fn switch_unstored(&self, switch: Option<EmergencySwitch>) -> Switched {
+        match self {
+            Self::Embedded(_) => Switched::Refused,
+            Self::Shared(repository) => {
+                repository.switch_unstored(switch);
+                Switched::OnThisNode
+            }
+        }
+    }
+
+    /// The control state as this node knows it, without asking the store.
+    pub(crate) fn known_control_state(&self) -> KnownControlState {
+        match self {
+            Self::Embedded(_) => KnownControlState::default(),
+            Self::Shared(repository) => repository.known_control_state(),
+        }
+    }
+
     /// Appends an entry to the audit log, and logs it. Its id is given by the repository; long texts are cut.
     pub async fn append_audit(&self, entry: AuditEntry) -> Result<(), RepositoryError> {
         let entry = entry.bounded();
@@ -299,6 +348,14 @@ impl RuleRepository {
         match self {
             Self::Embedded(repository) => repository.tokens().await,
             Self::Shared(repository) => repository.tokens().await,
+        }
+    }
+
+    /// The tokens that this node has read, whether or not the store answers; none if they are in a file.
+    pub(crate) fn known_tokens(&self) -> Option<Vec<StoredToken>> {
+        match self {
+            Self::Embedded(_) => None,
+            Self::Shared(repository) => Some(repository.known_tokens()),
         }
     }
 

@@ -224,7 +224,7 @@ impl RuleFollower {
             Err(error) => match kept {
                 Some((kept, revision)) => {
                     self.installer.install_kept(&kept, self.unavailable(error))?;
-                    self.repository.note_in_force(revision.summary.number);
+                    self.repository.note_in_force(revision.clone());
                     self.is_owned = true;
                     self.current = Some(revision);
                     Ok(())
@@ -251,6 +251,7 @@ impl RuleFollower {
             FirstRules::LastGood(kept) => {
                 self.is_owned = true;
                 self.seen = Some(revision.summary.id());
+                self.note_kept(&kept);
                 self.current = published(kept).map(|(_, revision)| revision);
             }
         }
@@ -266,10 +267,34 @@ impl RuleFollower {
             Ok(seed) => (Ok(seed.sourced()), Some(seed)),
             Err(error) => (Err(error), None),
         };
-        if let FirstRules::OfSource = self.installer.load_first(seed_source, sourced)? {
-            self.seeded = text;
+        match self.installer.load_first(seed_source, sourced)? {
+            FirstRules::OfSource => {
+                self.seeded = text;
+                self.note_seed();
+            }
+            FirstRules::LastGood(kept) => self.note_kept(&kept),
         }
         Ok(())
+    }
+
+    /// Notes that the rules of the seed are in force. They are not a revision yet.
+    fn note_seed(&self) {
+        let Some(seed) = &self.seeded else { return };
+        let installed = self.installer.status().borrow().installed;
+        self.repository.note_in_force(seed.draft().numbered(0, installed));
+    }
+
+    /// Notes that rules which were kept are in force.
+    fn note_kept(&self, kept: &KeptRules) {
+        let text = kept.text.clone();
+        self.repository.note_in_force(match kept.revision.clone() {
+            Some(summary) => StoredRevision { summary, text },
+            None => {
+                let (author, message) = (FILE_AUTHOR.to_owned(), shortened(&kept.path.display().to_string()));
+                let draft = RevisionDraft { text, author, message, origin: RevisionOrigin::File };
+                draft.numbered(0, self.installer.status().borrow().installed)
+            }
+        });
     }
 
     fn unavailable(&self, error: RepositoryError) -> RuleSourceError {
@@ -284,7 +309,7 @@ impl RuleFollower {
 
     /// Notes that `revision`, which was installed, is in force.
     fn adopt(&mut self, revision: StoredRevision) {
-        self.repository.note_in_force(revision.summary.number);
+        self.repository.note_in_force(revision.clone());
         self.is_owned = true;
         self.seen = Some(revision.summary.id());
         self.seeded = None;

@@ -5,6 +5,7 @@ use super::ControlPlane;
 use super::problem::Problem;
 use super::publish::has_tag;
 use crate::control_state::ControlState;
+use crate::repository::{KnownControlState, RuleRepository};
 use crate::revision::text_digest;
 use axum::body::Body;
 use axum::extract::State;
@@ -42,10 +43,30 @@ pub(super) async fn show_control_state(
 }
 
 impl ControlPlane {
-    /// The control state that is in force on this node.
-    pub(super) async fn control_state(&self) -> Result<ControlState, Problem> {
+    /// The control state; while the repository is unavailable, as this node read it last.
+    async fn control_state(&self) -> Result<ControlState, Problem> {
+        self.control_state_if(|known| known.is_read).await
+    }
+
+    /// The control state that is in force on this node. Without a state that was read, that is none.
+    pub(super) async fn control_state_in_force(&self) -> Result<ControlState, Problem> {
+        self.control_state_if(|known| known.is_read || matches!(self.repository, RuleRepository::Shared(_)))
+            .await
+    }
+
+    /// The control state; while the repository is unavailable, the known one if it is `usable`.
+    async fn control_state_if(
+        &self,
+        usable: impl FnOnce(&KnownControlState) -> bool,
+    ) -> Result<ControlState, Problem> {
         let Some(followed) = self.rule_owner.followed() else {
-            return Ok(self.repository.control_state().await?);
+            return match self.repository.control_state().await {
+                Ok(state) => Ok(state),
+                Err(error) => {
+                    let known = self.repository.known_control_state();
+                    if usable(&known) { Ok(known.state) } else { Err(error.into()) }
+                }
+            };
         };
         let state = followed.state().ok_or_else(|| {
             Problem::unavailable(format!(

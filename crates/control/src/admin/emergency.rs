@@ -6,7 +6,9 @@ use super::audit::AuditedAction;
 use super::problem::Problem;
 use super::request_parts::JsonBody;
 use crate::control_state::EmergencySwitch;
+use crate::control_state_follower::switch_emergency;
 use crate::live::LiveEventKind;
+use crate::repository::Switched;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -28,6 +30,10 @@ pub(super) struct EmergencyState {
     mode: EmergencyMode,
     /// The requests per second of one address then, on this node: its setting `emergency_per_second`.
     per_second: u32,
+    /// Whether the mode is stored for all nodes. False if it was set while the repository was unavailable: it is in force
+    /// on this node only, and is stored when the repository answers again, unless the emergency limit was changed there
+    /// meanwhile.
+    stored: bool,
 }
 
 /// When each client address is limited.
@@ -78,11 +84,12 @@ impl EmergencyMode {
 pub(super) async fn show_emergency(
     State(plane): State<Arc<ControlPlane>>,
 ) -> Result<Json<EmergencyState>, Problem> {
-    let state = plane.control_state().await?;
+    let state = plane.control_state_in_force().await?;
     Ok(Json(plane.emergency(EmergencyMode::of(state.emergency))))
 }
 
-/// Sets when each client address is limited, on all nodes.
+/// Sets when each client address is limited, on all nodes; on this node at once. While the repository is unavailable, on
+/// this node only, and the response has `"stored": false`.
 #[utoipa::path(put, path = "/v1/emergency", tag = "emergency",
     request_body = NewEmergency, responses((status = 200, body = EmergencyState)))]
 pub(super) async fn put_emergency(
@@ -92,8 +99,23 @@ pub(super) async fn put_emergency(
     JsonBody(wanted): JsonBody<NewEmergency>,
 ) -> Result<Json<EmergencyState>, Problem> {
     let repository = plane.shared_state()?;
-    repository.update_control_state(|state| state.emergency = wanted.mode.switch()).await?;
-    let detail = wanted.mode.name().to_owned();
+    let switch = wanted.mode.switch();
+    let mut detail = wanted.mode.name().to_owned();
+    // This node does not wait for a store that does not answer.
+    switch_emergency(&plane.limiter, switch);
+    match repository.update_control_state(|state| state.emergency = switch).await {
+        Ok(_) => {}
+        Err(error) => {
+            if repository.switch_unstored(switch) == Switched::Refused {
+                if let Ok(state) = repository.control_state().await {
+                    switch_emergency(&plane.limiter, state.emergency);
+                }
+                return Err(error.into());
+            }
+            detail += ", on this node only: the repository is unavailable";
+            tracing::warn!(%error, mode = wanted.mode.name(), "emergency limit cannot be stored; it is in force on this node only");
+        }
+    }
     let action = AuditedAction {
         action: "emergency.set",
         target: "emergency limit".to_owned(),
@@ -113,6 +135,10 @@ pub(super) async fn put_emergency(
 
 impl ControlPlane {
     fn emergency(&self, mode: EmergencyMode) -> EmergencyState {
-        EmergencyState { mode, per_second: self.limiter.emergency_per_second() }
+        EmergencyState {
+            mode,
+            per_second: self.limiter.emergency_per_second(),
+            stored: !self.repository.known_control_state().is_unstored,
+        }
     }
 }

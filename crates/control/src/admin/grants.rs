@@ -7,8 +7,9 @@ use super::keys::{ClientKey, checked_text};
 use super::lists::expiry;
 use super::problem::Problem;
 use super::request_parts::{JsonBody, PathParts};
-use super::views::{masked_key, time_text};
+use super::views::{end_text, grouped, masked_key};
 use crate::control_state::{GrantRecord, MOST_GRANTS};
+use crate::past_text::past_text;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -91,7 +92,7 @@ pub(super) struct GrantId {
 #[utoipa::path(get, path = "/v1/grants", tag = "keys", responses((status = 200, body = GrantList)))]
 pub(super) async fn list_grants(State(plane): State<Arc<ControlPlane>>) -> Result<Json<GrantList>, Problem> {
     let now = plane.now();
-    let mut grants = plane.control_state().await?.grants;
+    let mut grants = plane.control_state_in_force().await?.grants;
     grants.retain(|grant| grant.expires > now);
     grants.sort_by(|one, other| (one.expires, &one.id).cmp(&(other.expires, &other.id)));
     Ok(Json(GrantList { grants: grants.into_iter().map(GrantView::from).collect() }))
@@ -161,7 +162,10 @@ pub(super) async fn add_grant(
             Err(Problem::conflict(format!("there is another grant with the id `{id}`")))
         };
     }
-    let detail = format!("{} tokens; {reason}", new.tokens);
+    let mut detail = format!("{} tokens, until {}", grouped(new.tokens), end_text(expires));
+    if !reason.is_empty() {
+        detail += &format!("; {reason}");
+    }
     let target = format!("{}, grant {id}", key.shown());
     let action = AuditedAction { action: "grant.add", target, detail, revision: None };
     plane.record(&operator, peer, action).await;
@@ -225,7 +229,7 @@ impl From<GrantRecord> for GrantView {
         let GrantRecord { id, kind, value, rule, tokens, created, expires, author, reason } = grant;
         let is_secret = kind == NamedIdentity::ApiKey.name();
         let value = if is_secret { masked_key(&value) } else { value };
-        let (created, expires) = (time_text(created), time_text(expires));
+        let (created, expires) = (past_text(created), end_text(expires));
         Self { id, kind, value, rule, tokens, created, expires, author, reason }
     }
 }

@@ -8,7 +8,7 @@ use super::problem::Problem;
 use super::publish::PublishedRevision;
 use super::request_parts::{JsonBody, PathParts, QueryParts};
 use super::rule_check::SOURCE;
-use super::views::{masked_key, time_text};
+use super::views::{end_text, masked_key};
 use crate::control_state::GrantRecord;
 use axum::Json;
 use axum::extract::State;
@@ -186,8 +186,9 @@ pub(super) async fn show_key(
         (limiter.peek(&request, scope), limiter.grant_balances(&request), limiter.holds_of(&request))
     });
     let (readings, balances) = (readings.await, balances.await);
-    let records = plane.control_state().await.map(|state| state.grants).unwrap_or_default();
-    let text = plane.newest().await?.text;
+    let (state, newest) = tokio::join!(plane.control_state_in_force(), plane.newest());
+    let records = state.map(|state| state.grants).unwrap_or_default();
+    let text = newest?.text;
     let asked = key.clone();
     let (tier, lists, explain) = super::beside(move || {
         let Ok(loaded) = rules::load(SOURCE, &text) else { return (None, Vec::new(), None) };
@@ -201,7 +202,7 @@ pub(super) async fn show_key(
                     ListVerdict::Denied => "deny",
                 },
                 key: entry.pattern.to_string(),
-                expires: entry.expires.map(time_text),
+                expires: entry.expires.map(end_text),
                 reason: entry.reason.clone(),
                 by: entry.by.clone(),
             });
@@ -347,7 +348,7 @@ impl KeyLimit {
             window_seconds: reading.window_seconds,
             remaining: status.map(|status| status.remaining),
             lent: reading.state.map(|state| state.lent),
-            reset_at: status.map(|status| time_text(now + status.reset_after_us)),
+            reset_at: status.map(|status| end_text(now + status.reset_after_us)),
             retry_after: status.map(|status| seconds(status.retry_after_us)),
             why,
             source: reading.source.name(),
@@ -364,7 +365,7 @@ impl KeyGrant {
             tokens: grant.tokens,
             remaining: balance.left,
             rule: grant.rule.clone(),
-            expires: time_text(grant.expires),
+            expires: end_text(grant.expires),
             author: record.map(|record| record.author.clone()).unwrap_or_default(),
             reason: record.map(|record| record.reason.clone()).unwrap_or_default(),
         }

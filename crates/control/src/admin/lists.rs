@@ -6,7 +6,7 @@ use super::problem::Problem;
 use super::publish::{BaseRevision, MOST_MESSAGE_CHARACTERS, PublishedRevision, RuleChange, message};
 use super::request_parts::{JsonBody, PathParts, QueryParts};
 use super::rule_check::SOURCE;
-use super::views::{masked_key, time_text};
+use super::views::{end_text, masked_key};
 use axum::Json;
 use axum::extract::State;
 use http::HeaderMap;
@@ -130,7 +130,7 @@ impl ListEntryView {
     fn of(entry: &WrittenListEntry, now: UnixTime) -> Self {
         Self {
             key: entry.key.clone(),
-            expires: entry.expires.map(|expires| time_text(expires.time)),
+            expires: entry.expires.map(|expires| end_text(expires.time)),
             reason: entry.reason.clone(),
             by: entry.by.clone(),
             expired: entry.expires.is_some_and(|expires| expires.time <= now),
@@ -233,7 +233,7 @@ impl ControlPlane {
             )));
         }
         let base = BaseRevision::of(headers)?.unwrap_or(BaseRevision::Any);
-        let until = entry.expires.map(|expires| format!(", until {}", time_text(expires.time)));
+        let until = entry.expires.map(|expires| format!(", until {}", end_text(expires.time)));
         let target = format!("{} list: {shown}{}", list.name(), until.unwrap_or_default());
         // The history shows why, also for an operator who gave a reason only.
         let message = match message(headers)? {

@@ -37,7 +37,7 @@ pub(super) struct ProblemBody<'a> {
     detail: &'a str,
     /// What is wrong with the rules or the JSON of the request, by position.
     errors: &'a [PositionedProblem],
-    /// The newest revision, if the request was based on an older one.
+    /// The newest revision, if the request was based on another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     current: Option<u64>,
 }

@@ -7,7 +7,7 @@ use super::problem::Problem;
 use super::rule_check::{CheckedRules, SOURCE};
 use crate::live::LiveEventKind;
 use crate::repository::{PublishOutcome, RepositoryError};
-use crate::revision::{RevisionDraft, RevisionOrigin, RevisionSummary};
+use crate::revision::{RevisionDraft, RevisionOrigin, RevisionSummary, StoredRevision};
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue};
 use serde::Serialize;
@@ -145,6 +145,9 @@ impl ControlPlane {
             let newest = repository.newest().await?;
             let number = newest.as_ref().map(|newest| newest.summary.number);
             base.verify(number)?;
+            if let (NewRules::Edit(_), BaseRevision::Any) = (&new, &base) {
+                self.verify_in_force(newest.as_ref())?;
+            }
             let old = newest.map_or_else(String::new, |newest| newest.text);
             let text = self.verified(new.clone(), old).await?;
             let draft = RevisionDraft {
@@ -166,6 +169,29 @@ impl ControlPlane {
         }
         let newest = repository.newest().await?;
         Err(stale(newest.map(|newest| newest.summary.number)))
+    }
+
+    /// An error if an edit of the newest revision would put other rules in force on this node. As long as nothing is
+    /// published, each node uses its own rule file, and the newest revision may be the file of another node.
+    fn verify_in_force(&self, newest: Option<&StoredRevision>) -> Result<(), Problem> {
+        let Some(in_force) = self.repository.in_force() else { return Ok(()) };
+        let newest = newest.map(|newest| &newest.summary);
+        if newest.is_some_and(|newest| {
+            newest.origin == RevisionOrigin::Published || newest.digest == in_force.summary.digest
+        }) {
+            return Ok(());
+        }
+        let number = newest.map_or(0, |newest| newest.number);
+        let hint = "publish the rules for all nodes first, such as with `tollgate rules publish rules.yaml`";
+        let detail = match newest {
+            Some(newest) => format!(
+                "the newest revision, {number}, is the rule file of another node ({}), and this node has other rules in \
+                 force; {hint}, or name the revision to change with `If-Match: \"{number}\"`",
+                newest.message
+            ),
+            None => format!("the rules in force on this node are not a revision yet; try again, or {hint}"),
+        };
+        Err(Problem::conflict(detail).with_current(Some(number)))
     }
 
     /// The new rules; an error if they are invalid or their tests fail.

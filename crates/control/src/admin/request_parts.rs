@@ -12,11 +12,18 @@ use serde::de::DeserializeOwned;
 use std::error::Error;
 use std::time::Duration;
 use tollgate_http::body::ErrorCode;
+use tollgate_limiter::file;
 
-/// The longest body.
-pub(crate) const MOST_BODY_BYTES: usize = 1 << 20;
-/// How long a body may take.
-const BODY_TIME: Duration = Duration::from_secs(10);
+/// How long a body may be, and how long it may take.
+#[derive(Clone, Copy, Debug)]
+struct BodyBounds {
+    bytes: usize,
+    time: Duration,
+}
+
+const BODY: BodyBounds = BodyBounds { bytes: 1 << 20, time: Duration::from_secs(10) };
+/// Rules are as long as a rule file may be.
+const RULES: BodyBounds = BodyBounds { bytes: file::MOST_BYTES as usize, time: Duration::from_secs(30) };
 
 /// The body of a request as JSON.
 #[derive(Debug)]
@@ -39,13 +46,14 @@ pub(crate) struct PathParts<T>(pub(crate) T);
 pub(crate) struct QueryParts<T>(pub(crate) T);
 
 /// Reads the whole body.
-async fn read(body: Body) -> Result<Bytes, Problem> {
+async fn read(body: Body, bounds: BodyBounds) -> Result<Bytes, Problem> {
+    let BodyBounds { bytes, time } = bounds;
     let too_large =
-        || Problem::new(ErrorCode::BodyTooLarge, format!("the body is longer than {MOST_BODY_BYTES} bytes"));
-    if body.size_hint().lower() > MOST_BODY_BYTES as u64 {
+        || Problem::new(ErrorCode::BodyTooLarge, format!("the body is longer than {bytes} bytes"));
+    if body.size_hint().lower() > bytes as u64 {
         return Err(too_large());
     }
-    match tokio::time::timeout(BODY_TIME, axum::body::to_bytes(body, MOST_BODY_BYTES)).await {
+    match tokio::time::timeout(time, axum::body::to_bytes(body, bytes)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if is_length_limit(&error) => Err(too_large()),
         Ok(Err(error)) => Err(Problem::malformed(format!("the body cannot be read: {error}"))),
@@ -61,7 +69,7 @@ impl<S: Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        parse(&read(request.into_body()).await?).map(Self)
+        parse(&read(request.into_body(), BODY).await?).map(Self)
     }
 }
 
@@ -69,7 +77,7 @@ impl<S: Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalJsonBody
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
-        let body = read(request.into_body()).await?;
+        let body = read(request.into_body(), BODY).await?;
         if body.iter().all(u8::is_ascii_whitespace) { Ok(Self(T::default())) } else { parse(&body).map(Self) }
     }
 }
@@ -87,7 +95,7 @@ impl<S: Sync> FromRequest<S> for RuleTextBody {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let body = read(request.into_body()).await?;
+        let body = read(request.into_body(), RULES).await?;
         let text = std::str::from_utf8(&body)
             .map_err(|error| Problem::malformed(format!("the rules are not UTF-8 text: {error}")))?;
         if is_json {

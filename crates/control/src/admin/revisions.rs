@@ -89,7 +89,8 @@ pub(super) async fn roll_back(
 }
 
 impl ControlPlane {
-    /// The newest revision; of another control plane, the one in force.
+    /// The newest revision; of another control plane, and while the repository is unavailable, the one in force. Its
+    /// number is 0 if the repository could not be reached since the start.
     pub(super) async fn newest(&self) -> Result<StoredRevision, Problem> {
         if let Some(followed) = self.rule_owner.followed() {
             let in_force = followed.revision().ok_or_else(|| {
@@ -97,7 +98,14 @@ impl ControlPlane {
             })?;
             return Ok((*in_force).clone());
         }
-        let newest = self.repository.newest().await?;
+        let newest = match (self.repository.newest().await, self.repository.in_force()) {
+            (Ok(newest), _) => newest,
+            (Err(error), Some(in_force)) => {
+                tracing::debug!(%error, "newest revision cannot be read; showing the one in force");
+                Some((*in_force).clone())
+            }
+            (Err(error), None) => return Err(error.into()),
+        };
         newest.ok_or_else(|| Problem::not_found("there is no revision yet"))
     }
 

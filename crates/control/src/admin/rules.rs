@@ -8,6 +8,7 @@ use super::request_parts::{QueryParts, RuleTextBody};
 use super::rule_check::{CheckedRules, RuleVerdict};
 use super::rule_summary::{RuleSummary, summarize};
 use super::views::RevisionText;
+use crate::access_token::TokenRole;
 use crate::revision::StoredRevision;
 use axum::Json;
 use axum::body::Body;
@@ -46,10 +47,15 @@ pub(super) struct KnownText {
         (status = 304, description = "The client has the newest revision")))]
 pub(super) async fn show_rules(
     State(plane): State<Arc<ControlPlane>>,
+    operator: Operator,
     QueryParts(KnownText { digest }): QueryParts<KnownText>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let newest = plane.newest().await?;
+    if operator.role == TokenRole::Follow && newest.summary.number == 0 {
+        // A node that follows has numbers to compare.
+        return Err(Problem::unavailable("the repository has not been reached since the start"));
+    }
     let tag = entity_tag(newest.summary.number);
     let has_text = digest.is_none_or(|digest| digest == newest.summary.digest);
     if has_text && has_tag(&headers, tag.as_bytes()) {

@@ -6,7 +6,7 @@ use super::access::{
 };
 use super::problem::Problem;
 use super::request_parts::JsonBody;
-use super::views::time_text;
+use super::views::end_text;
 use crate::access_token::TokenRole;
 use axum::Json;
 use axum::extract::State;
@@ -38,7 +38,7 @@ pub(super) struct SessionView {
 
 impl SessionView {
     fn of(operator: &Operator) -> Self {
-        let expires = operator.expires.map(time_text);
+        let expires = operator.expires.map(end_text);
         Self { name: operator.name.clone(), role: operator.role.name(), expires }
     }
 }

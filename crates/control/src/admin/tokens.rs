@@ -5,8 +5,9 @@ use super::access::{AdminPeer, OPERATE_TOKEN, Operator, SecretText};
 use super::audit::AuditedAction;
 use super::problem::Problem;
 use super::request_parts::{JsonBody, PathParts};
-use super::views::time_text;
+use super::views::end_text;
 use crate::access_token::{StoredToken, TokenRole};
+use crate::past_text::past_text;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
@@ -82,8 +83,8 @@ pub(super) async fn list_tokens(State(plane): State<Arc<ControlPlane>>) -> Resul
         id: token.id,
         name: token.name,
         role: token.role.name(),
-        created: Some(time_text(token.created)),
-        expires: token.expires.map(time_text),
+        created: Some(past_text(token.created)),
+        expires: token.expires.map(end_text),
     });
     Ok(Json(TokenList { tokens: file.into_iter().chain(stored).collect() }))
 }

@@ -1,15 +1,29 @@
 //! How stored things are shown in JSON.
 
 use crate::audit::AuditEntry;
+use crate::past_text::past_text;
 use crate::revision::{RevisionSummary, StoredRevision};
 use serde::Serialize;
 use tollgate_core::rate::rfc3339;
 use tollgate_core::time::UnixTime;
 use utoipa::ToSchema;
 
-/// A time in RFC 3339.
-pub(super) fn time_text(time: UnixTime) -> String {
+/// An end in RFC 3339, rounded up to the second: at that time it has ended.
+pub(super) fn end_text(time: UnixTime) -> String {
     rfc3339(time)
+}
+
+/// A number with its thousands separated.
+pub(super) fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// The start of a key: enough to recognise it, not enough to use it.
@@ -70,7 +84,7 @@ pub(super) struct AuditView {
 impl From<RevisionSummary> for RevisionView {
     fn from(summary: RevisionSummary) -> Self {
         let RevisionSummary { number, digest, author, time, message, origin } = summary;
-        Self { revision: number, digest, author, time: time_text(time), message, origin: origin.name() }
+        Self { revision: number, digest, author, time: past_text(time), message, origin: origin.name() }
     }
 }
 
@@ -83,6 +97,20 @@ impl From<StoredRevision> for RevisionText {
 impl From<AuditEntry> for AuditView {
     fn from(entry: AuditEntry) -> Self {
         let AuditEntry { id, time, actor, role, from, action, target, detail, revision } = entry;
-        Self { id, time: time_text(time), actor, role, from, action, target, detail, revision }
+        Self { id, time: past_text(time), actor, role, from, action, target, detail, revision }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        for (number, expected) in
+            [(0, "0"), (999, "999"), (1_000, "1,000"), (50_000, "50,000"), (1_000_000_000, "1,000,000,000")]
+        {
+            assert_eq!(grouped(number), expected);
+        }
     }
 }

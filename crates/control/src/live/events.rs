@@ -4,11 +4,11 @@
 //! dropped. Most events need no report, as the live figures are compared with those of a second ago
 //! ([`super::change_watch`]).
 
+use crate::past_text::past_text;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use tollgate_core::rate::rfc3339;
 use tollgate_core::time::UnixTime;
 use tollgate_limiter::Clock;
 use utoipa::ToSchema;
@@ -114,7 +114,7 @@ impl EventRing {
         if self.events.len() == MOST_EVENTS {
             self.events.pop_front();
         }
-        let event = Arc::new(LiveEvent { id: self.next_id, t: rfc3339(time), kind, text });
+        let event = Arc::new(LiveEvent { id: self.next_id, t: past_text(time), kind, text });
         self.next_id += 1;
         self.events.push_back(Arc::clone(&event));
         event

@@ -5,13 +5,13 @@ use super::fleet_top::{KEYS_IN_STATUS, NodeTop};
 use super::live_figures::{DecisionGroups, LatencyCounts, LiveFigures};
 use super::live_series::LONGEST_SPREAD;
 use super::node_status::{NodeCounters, NodeLatency, NodeRates, NodeStatus, ShardStatus};
+use crate::past_text::past_text;
 use crate::rule_installer::RuleStatus;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
-use tollgate_core::rate::rfc3339;
 use tollgate_core::time::UnixTime;
 use tollgate_limiter::Limiter;
 use tollgate_limiter::metrics::{DecisionMeter, MetricSamples, MetricSource};
@@ -235,7 +235,7 @@ impl NodeMonitor {
             name,
             address,
             version,
-            started: rfc3339(self.started),
+            started: past_text(self.started),
             uptime_seconds: now.since(self.started) / 1_000_000,
             sequence: self.looks,
             revision: rules.revision,

@@ -11,6 +11,7 @@ use crate::control_state::ControlState;
 use crate::revision::{
     RevisionDraft, RevisionId, RevisionOrigin, RevisionSummary, StoredRevision, text_digest,
 };
+use parking_lot::Mutex;
 use redb::backends::InMemoryBackend;
 use redb::{
     Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable,
@@ -64,6 +65,8 @@ struct EmbeddedCore {
     /// The highest revision number that was ever seen here.
     known: AtomicU64,
     changes: watch::Sender<u64>,
+    /// The rules in force on this node.
+    in_force: Mutex<Option<Arc<StoredRevision>>>,
 }
 
 impl fmt::Debug for EmbeddedRepository {
@@ -92,7 +95,7 @@ impl EmbeddedRepository {
         };
         let file = path.as_deref().and_then(file_identity);
         let (known, changes) = (AtomicU64::new(0), watch::Sender::new(0));
-        let core = EmbeddedCore { database, path, file, clock, known, changes };
+        let core = EmbeddedCore { database, path, file, clock, known, changes, in_force: Mutex::default() };
         core.prepare().map_err(|error| core.describe(error))?;
         Ok(Self(Arc::new(core)))
     }
@@ -204,6 +207,15 @@ impl EmbeddedRepository {
 
     pub(super) fn note_number(&self, number: u64) {
         self.0.known.fetch_max(number, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_in_force(&self, revision: StoredRevision) {
+        self.note_number(revision.summary.number);
+        *self.0.in_force.lock() = Some(Arc::new(revision));
+    }
+
+    pub(super) fn in_force(&self) -> Option<Arc<StoredRevision>> {
+        self.0.in_force.lock().clone()
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<u64> {

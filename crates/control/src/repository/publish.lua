@@ -30,7 +30,10 @@ local bytes = tonumber(redis.call('HGET', KEYS[2], 'bytes') or '0') + #text
 local count = redis.call('ZCARD', KEYS[1])
 while count > 1 and (count > most or bytes > most_bytes) do
   local oldest = redis.call('ZRANGE', KEYS[1], 0, 0)[1]
-  bytes = bytes - redis.call('HSTRLEN', KEYS[3], oldest)
+  -- An error here would leave a revision that is stored and not acknowledged.
+  local length = redis.pcall('HSTRLEN', KEYS[3], oldest)
+  if type(length) ~= 'number' then length = #(redis.call('HGET', KEYS[3], oldest) or '') end
+  bytes = bytes - length
   redis.call('HDEL', KEYS[3], oldest)
   redis.call('HDEL', KEYS[2], oldest)
   redis.call('ZREM', KEYS[1], oldest)

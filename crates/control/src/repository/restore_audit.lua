@@ -1,7 +1,7 @@
 -- Appends entries of the audit log that the store has lost, in their order.
 --
 -- KEYS: audit (sorted set, by id)
--- ARGV: 1 the most entries; then for each entry the id that it had, and the entry
+-- ARGV: 1 the most entries; then for each entry the id that it had, or 0 if it was never stored, and the entry
 -- Returns for each entry the id that it has now; empty if it was removed as one of the oldest.
 
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
@@ -11,7 +11,7 @@ local ids = {}
 for index = 2, #ARGV, 2 do
   local id, entry = ARGV[index], ARGV[index + 1]
   if not redis.call('ZSCORE', KEYS[1], id .. ' ' .. entry) then
-    if tonumber(id) < lowest then
+    if id ~= '0' and tonumber(id) < lowest then
       id = ''
     else
       highest = highest + 1

@@ -35,6 +35,7 @@ use loss_follower::LossFollower;
 use parking_lot::Mutex;
 use polling::ChangePoller;
 use scripts::SCRIPTS;
+use state::UnstoredSwitch;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,8 +71,12 @@ pub(super) struct SharedCore {
     changes: watch::Sender<u64>,
     /// The last revision that was published here: this node has it, even if the store loses it at once.
     acknowledged: Mutex<Option<Arc<StoredRevision>>>,
+    /// The rules in force on this node.
+    in_force: Mutex<Option<Arc<StoredRevision>>>,
     /// The newest control state that this node has seen.
     state: Mutex<Option<ControlState>>,
+    /// A switch of the emergency limit that could not be stored yet.
+    unstored: Mutex<Option<UnstoredSwitch>>,
     /// The tokens that this node has seen.
     tokens: Mutex<TokenSet>,
     /// The last audit entries that this node has made.
@@ -139,7 +144,9 @@ impl SharedRepository {
             known: AtomicU64::new(0),
             changes: watch::Sender::new(0),
             acknowledged: Mutex::default(),
+            in_force: Mutex::default(),
             state: Mutex::default(),
+            unstored: Mutex::default(),
             tokens: Mutex::default(),
             recent_audit: Mutex::default(),
             health: SourceHealth::default(),
@@ -165,9 +172,17 @@ impl SharedRepository {
         self.0.known.fetch_max(number, Ordering::Relaxed);
     }
 
-    pub(super) fn note_in_force(&self, number: u64) {
-        self.note_number(number);
-        self.0.control.set_rules_version(number);
+    pub(super) fn note_in_force(&self, revision: StoredRevision) {
+        let number = revision.summary.number;
+        *self.0.in_force.lock() = Some(Arc::new(revision));
+        if number > 0 {
+            self.note_number(number);
+            self.0.control.set_rules_version(number);
+        }
+    }
+
+    pub(super) fn in_force(&self) -> Option<Arc<StoredRevision>> {
+        self.0.in_force.lock().clone()
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<u64> {

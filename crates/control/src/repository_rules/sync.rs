@@ -227,9 +227,10 @@ impl RuleFollower {
             },
         };
         self.installer.set_revision(&seed.source, &summary, &seed.text);
-        self.repository.note_in_force(summary.number);
         self.seen = Some(summary.id());
-        self.current = Some(StoredRevision { summary, text: seed.text });
+        let recorded = StoredRevision { summary, text: seed.text };
+        self.repository.note_in_force(recorded.clone());
+        self.current = Some(recorded);
         Ok(SyncOutcome::Agreed)
     }
 
@@ -249,6 +250,7 @@ impl RuleFollower {
         if self.installer.update(&source, sourced) {
             self.seeded = seed;
             self.current = None;
+            self.note_seed();
         }
     }
 }

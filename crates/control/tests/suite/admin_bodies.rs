@@ -5,7 +5,10 @@ use crate::admin_fixture::AdminFixture;
 #[tokio::test]
 async fn long_bodies_are_refused_without_reading_them() {
     let admin = AdminFixture::start().await;
-    for (method, path) in [("PUT", "/v1/rules"), ("POST", "/v1/rules/validate"), ("POST", "/v1/tokens")] {
+    // Rules are as long as a rule file may be.
+    for (method, path, most_mib) in
+        [("PUT", "/v1/rules", 16), ("POST", "/v1/rules/validate", 16), ("POST", "/v1/tokens", 1)]
+    {
         let mut client = admin.client().await;
         client
             .send(format!(
@@ -20,7 +23,7 @@ async fn long_bodies_are_refused_without_reading_them() {
             (413, Some("BODY_TOO_LARGE")),
             "{method} {path}"
         );
-        // Chunks without an end: only the first megabyte is read.
+        // Chunks without an end: only the first megabytes are read.
         let mut client = admin.client().await;
         client
             .send(format!(
@@ -30,11 +33,28 @@ async fn long_bodies_are_refused_without_reading_them() {
             ))
             .await;
         let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
-        for _ in 0..17 {
+        for _ in 0..16 * most_mib + 1 {
             client.send(&chunk).await;
         }
         assert_eq!(client.reply().await.status, 413, "{method} {path} in chunks");
     }
+}
+
+/// A long rule file can be published, also as JSON, and is read again.
+#[tokio::test]
+async fn long_rules_are_published() {
+    let admin = AdminFixture::start().await;
+    let mut text = String::from("rules:\n  - { id: api, key: api_key, limit: 60/min }\ndeny:\n");
+    for number in 0..40_000 {
+        text += &format!("  - {{ key: client-{number:06}, reason: one of many }}\n");
+    }
+    assert!(text.len() > 1_800_000, "{}", text.len());
+    let reply = admin.call("PUT", "/v1/rules", "If-Match: *\r\n", &text).await;
+    assert_eq!((reply.status, reply.json()["revision"].as_u64()), (200, Some(2)), "{reply:?}");
+    let json = serde_json::json!({ "yaml": text }).to_string();
+    let verdict = admin.call("POST", "/v1/rules/validate", "Content-Type: application/json\r\n", &json).await;
+    assert_eq!((verdict.status, &verdict.json()["valid"]), (200, &true.into()));
+    assert_eq!(admin.get("/v1/rules").await.json()["yaml"], text);
 }
 
 #[tokio::test]

@@ -188,3 +188,23 @@ async fn the_number_of_grants_is_bounded() {
 fn clock_time(clock: &tollgate_limiter::ManualClock) -> tollgate_core::time::UnixTime {
     tollgate_limiter::Clock::Manual(clock.clone()).now()
 }
+
+/// What has happened is not in the future; a grant does not end before the time that is shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn audit_entries_of_grants_are_written_for_people() {
+    let (node, clock) = OperatedNode::start(FIVE).await;
+    clock.advance_us(400_000);
+    node.grant("user/ana", r#"{"tokens":5000,"for":"1h"}"#).await;
+    node.grant("user/ben", r#"{"tokens":3,"expires":"2027-01-15T09:30:00Z","reason":"launch"}"#).await;
+    let audit = node.get("/v1/audit").await.json();
+    let shown = |index: usize| (&audit["entries"][index]["detail"], &audit["entries"][index]["time"]);
+    let time = json!("2027-01-15T08:00:00Z");
+    assert_eq!(shown(0), (&json!("3 tokens, until 2027-01-15T09:30:00Z; launch"), &time));
+    assert_eq!(shown(1), (&json!("5,000 tokens, until 2027-01-15T09:00:01Z"), &time));
+    let grants = node.get("/v1/grants").await.json();
+    assert_eq!(grants["grants"][0]["created"], time);
+    let block = node.call("POST", "/v1/keys/user/eve/block", "", r#"{"for":"1h"}"#).await;
+    let revision = node.in_force(&block).await;
+    let revision = node.get(&format!("/v1/revisions/{revision}")).await.json();
+    assert_eq!(revision["time"], time);
+}

@@ -10,7 +10,11 @@ mod admin_fixture;
 mod admin_grants;
 mod admin_keys;
 mod admin_lists;
+mod admin_node;
+mod admin_outage;
+mod admin_ownership;
 mod admin_rules;
+mod admin_tokens;
 mod broken_content;
 #[allow(dead_code, reason = "the tests of the layer share it")]
 #[path = "../../../http/tests/suite/client.rs"]

@@ -92,6 +92,27 @@ async fn without_messages_a_publish_is_in_force_within_the_poll() {
     assert!(durations[4] > POLL / 10, "it was not the poll: {durations:?}");
 }
 
+/// Publishing needs no permission beyond those of decisions, also when old revisions are removed.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_permissions_of_the_control_plane_rules_are_published() {
+    let server = RedisServer::start(&[]);
+    let denied = ["-hstrlen", "-hvals", "-publish", "-subscribe"];
+    let user = ["ACL", "SETUSER", "bare", "on", ">pw", "~tg:*", "+@all"];
+    assert_eq!(server.cli(&[&user[..], &denied[..]].concat()), "OK");
+    let url = format!("redis://bare:pw@{}", server.address());
+    let node = NodeStart { poll: POLL, ..NodeStart::new(&url) }.start().await;
+    for number in 2..=6 {
+        // Five of them are more than the 64 MiB that are kept.
+        let text = format!("{}{}", rules(number as u32), "#\n".repeat(15 << 19));
+        let published = node.repository.publish(Some(number - 1), draft(text)).await.unwrap();
+        assert!(matches!(published, PublishOutcome::Published(summary) if summary.number == number));
+    }
+    node.until(6, 6).await;
+    assert_eq!(node.repository.history(None, 10).await.unwrap().len(), 4, "the oldest are removed");
+    let bytes: u64 = server.cli(&["HGET", "tg:control:{rules}:summaries", "bytes"]).parse().unwrap();
+    assert!((60 << 20..64 << 20).contains(&bytes), "{bytes}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_control_planes_one_wins_and_the_other_is_told() {
     let server = RedisServer::start(&[]);

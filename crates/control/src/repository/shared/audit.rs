@@ -1,7 +1,8 @@
 //! The audit log of the repository.
 //!
 //! A node keeps the last entries that it has made. The store can only lose its last changes: if the last entry of a node
-//! is there, they all are. Entries that were lost are appended again, with their time and a new id.
+//! is there, they all are. Entries that were lost are appended again, with their time and a new id. So are entries that
+//! could not be stored because the store did not answer.
 
 use super::scripts::SCRIPTS;
 use super::{LISTED_AT_ONCE, MOST_SHARED_AUDIT, SharedRepository, texts};
@@ -19,6 +20,7 @@ pub(super) type RecentAudit = VecDeque<RecordedEntry>;
 /// An entry as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RecordedEntry {
+    /// 0 if it was not stored yet.
     id: u64,
     json: String,
 }
@@ -31,15 +33,18 @@ impl SharedRepository {
         let core = &self.0;
         let json = to_json("the audit entry", &entry)?;
         let arguments = [json.clone().into_bytes(), MOST_SHARED_AUDIT.to_string().into_bytes()];
-        let id = core.call(&SCRIPTS.append_audit, slice::from_ref(&core.keys.audit), &arguments).await?;
-        let id = id.into_text().and_then(|id| id.parse().ok());
-        let id = id.ok_or_else(|| RepositoryError::Invalid("the id of an audit entry".to_owned()))?;
+        let appended = core.call(&SCRIPTS.append_audit, slice::from_ref(&core.keys.audit), &arguments).await;
+        let invalid = || RepositoryError::Invalid("the id of an audit entry".to_owned());
+        let appended =
+            appended.and_then(|id| id.into_text().and_then(|id| id.parse().ok()).ok_or_else(invalid));
+        // If the answer was lost, the entry may be there twice later.
+        let id = appended.as_ref().copied().unwrap_or(0);
         let mut recent = core.recent_audit.lock();
         if recent.len() == MOST_RECENT {
             recent.pop_front();
         }
         recent.push_back(RecordedEntry { id, json });
-        Ok(id)
+        appended
     }
 
     pub(in crate::repository) async fn audit(
@@ -72,7 +77,8 @@ impl SharedRepository {
         let Some(last) = recent.iter().max_by_key(|entry| entry.id) else { return Ok(()) };
         let keys = [core.keys.audit.clone()];
         let found = core.list(&SCRIPTS.list_audit, &keys, Some(last.id + 1), 1).await?;
-        if found.first() == Some(&last.member()) {
+        let is_stored = recent.iter().all(|entry| entry.id > 0);
+        if is_stored && found.first() == Some(&last.member()) {
             return Ok(());
         }
         let mut arguments = vec![MOST_SHARED_AUDIT.to_string().into_bytes()];
@@ -97,7 +103,7 @@ impl SharedRepository {
         if restored > 0 {
             tracing::warn!(
                 entries = restored,
-                "the repository had lost audit entries; they were appended again"
+                "the repository had lost audit entries, or could not store them; they were appended"
             );
         }
         Ok(())

@@ -21,15 +21,22 @@ impl SharedRepository {
                 None => LostTokens::default(),
             };
             if lost.is_empty() {
-                return Ok(core.tokens.lock().tokens.values().cloned().collect());
+                return Ok(self.known_tokens());
             }
             core.restore_tokens(lost).await?;
         }
         Err(RepositoryError::Contention)
     }
 
+    /// The tokens that this node has read.
+    pub(in crate::repository) fn known_tokens(&self) -> Vec<StoredToken> {
+        self.0.tokens.lock().tokens.values().cloned().collect()
+    }
+
     pub(in crate::repository) async fn put_token(&self, token: StoredToken) -> Result<(), RepositoryError> {
         let document = to_json("the token", &token)?;
+        // If tokens cannot be read, a new one would be refused everywhere.
+        self.tokens().await?;
         if self.0.change_token(&token.id, document).await? == -1 {
             return Err(RepositoryError::TooMany { what: "tokens", most: MOST_TOKENS });
         }
