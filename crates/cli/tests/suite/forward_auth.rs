@@ -163,7 +163,9 @@ fn no_header_of_a_client_changes_its_identity(proxy: SocketAddr) {
         let reply = send(proxy, "GET", "/few", forged);
         assert_eq!(reply.status, 429, "{forged}: {}", reply.body);
     }
-    for target in ["/few?deny_status=401", "/few?deny_status=403", "/few?cost=0&x", "//few", "/x/../few", "/%66ew"] {
+    for target in
+        ["/few?deny_status=401", "/few?deny_status=403", "/few?cost=0&x", "//few", "/x/../few", "/%66ew"]
+    {
         let reply = send(proxy, "GET", target, "");
         assert_eq!(reply.status, 429, "{target}: {}", reply.body);
     }

@@ -92,7 +92,8 @@ fn holds_one_limit_without_api_keys(balancer: SocketAddr) {
     let spellings = ["Authorization: Bearer one", "authorization: bearer one", "Authorization: BEARER   one"];
     let tokens = spellings.into_iter().cycle().take(5 * LIMIT);
     assert_eq!(admitted(balancer, |number| [127, 0, 1, number], tokens), LIMIT, "one token");
-    let credentials: Vec<String> = (0..5 * LIMIT).map(|user| format!("Authorization: Basic {user}")).collect();
+    let credentials: Vec<String> =
+        (0..5 * LIMIT).map(|user| format!("Authorization: Basic {user}")).collect();
     let credentials = credentials.iter().map(String::as_str);
     assert_eq!(admitted(balancer, |_| [127, 0, 2, 1], credentials), LIMIT, "one address");
 }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 
 /// How often a condition in the page is examined.
 const POLL: Duration = Duration::from_millis(25);
+const DRIVER_ATTEMPTS: usize = 5;
 const FLAGS: [&str; 12] = [
     "--headless",
     "--no-sandbox",
@@ -61,8 +62,11 @@ impl Drop for ChromeSession {
     }
 }
 
-impl Chrome {
-    pub async fn start() -> Self {
+/// Starts chromedriver. It takes a free port of IPv6 and needs the same one of IPv4, which another process may have: then it ends,
+/// and is started again.
+fn start_driver() -> (Child, SocketAddr) {
+    let mut said = String::new();
+    for _ in 0..DRIVER_ATTEMPTS {
         let mut driver = Command::new("chromedriver")
             .args(["--port=0", "--log-level=SEVERE"])
             .stdin(Stdio::null())
@@ -71,12 +75,22 @@ impl Chrome {
             .spawn()
             .unwrap_or_else(|error| panic!("chromedriver cannot be started ({error}); ./check installs it"));
         let mut lines = BufReader::new(driver.stdout.take().unwrap()).lines();
-        let port = lines.by_ref().find_map(|line| {
-            let line = line.unwrap();
+        let port = lines.by_ref().map(Result::unwrap).find_map(|line| {
+            said += &format!("{line}\n");
             let (_, port) = line.split_once("started successfully on port ")?;
             Some(port.trim_end_matches('.').parse().unwrap())
         });
-        let address = SocketAddr::from(([127, 0, 0, 1], port.expect("chromedriver says its port")));
+        match port {
+            Some(port) => return (driver, SocketAddr::from(([127, 0, 0, 1], port))),
+            None => drop(driver.wait()),
+        }
+    }
+    panic!("chromedriver did not start {DRIVER_ATTEMPTS} times:\n{said}");
+}
+
+impl Chrome {
+    pub async fn start() -> Self {
+        let (driver, address) = start_driver();
         let mut session = ChromeSession { driver, address, id: String::new() };
         let profile = tempfile::tempdir().unwrap();
         let mut flags = FLAGS.map(str::to_owned).to_vec();
