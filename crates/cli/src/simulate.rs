@@ -10,7 +10,7 @@ use report::{CapacityNeed, SimulationReport};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tollgate_core::rate::{DurationTextError, SECOND_US, parse_duration_us};
+use tollgate_core::rate::{DurationTextError, SECOND_US, grouped, parse_duration_us};
 use tollgate_core::rules::RuleSet;
 use tollgate_simulate::{Client, Findings, Population, Routing, SimulatedFleet};
 
@@ -91,7 +91,7 @@ fn rtt(text: &str) -> Result<u64, SimulateFlagError> {
 /// Runs the simulation for both routings, and prints the report.
 pub fn run(args: &SimulateArgs) -> Result<ExitCode, CommandError> {
     if args.rate.saturating_mul(args.seconds) > MAX_CHECKS {
-        return Err(CommandError::TooManyChecks(report::grouped(MAX_CHECKS)));
+        return Err(CommandError::TooManyChecks(grouped(MAX_CHECKS)));
     }
     if !args.endpoint.starts_with('/') {
         return Err(CommandError::NotAPath(args.endpoint.clone()));

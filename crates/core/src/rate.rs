@@ -227,6 +227,24 @@ pub fn duration_text(us: u64) -> String {
     format!("{}{unit}", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
+/// A number with its thousands separated.
+///
+/// ```
+/// # use tollgate_core::rate::grouped;
+/// assert_eq!((grouped(999), grouped(1_234_567)), ("999".to_owned(), "1,234,567".to_owned()));
+/// ```
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// A time as `2026-12-31T23:59:59Z`, rounded up to the second.
 pub fn rfc3339(time: UnixTime) -> String {
     // Beyond the year 9999 there is no such text; no clock is there.

@@ -2,7 +2,7 @@
 
 use super::SimulateArgs;
 use std::fmt;
-use tollgate_core::rate::duration_text;
+use tollgate_core::rate::{duration_text, grouped};
 use tollgate_simulate::Findings;
 
 /// What a load needs.
@@ -107,19 +107,6 @@ impl SimulationReport<'_> {
         writeln!(f)?;
         writeln!(f, "Assumes that the number of clients grows with the load and that each keeps its rate.")
     }
-}
-
-/// A number with separators: 12,345,678.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn counted(count: u64, one: &str, many: &str) -> String {

@@ -3,6 +3,7 @@
 use super::feed::LiveSnapshot;
 use super::view_state::Panel;
 use tollgate_control::live::{ListedNode, LiveEvent, LiveNow, LiveRule, NodeState};
+use tollgate_core::rate::grouped;
 
 /// How a line of a table is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,19 +42,6 @@ pub fn number(value: f64) -> String {
         _ => 2,
     };
     format!("{value:.digits$}{unit}")
-}
-
-/// A count, with its thousands separated.
-pub fn count(value: u64) -> String {
-    let digits = value.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// A share as a percentage. What is above zero is never shown as 0.
@@ -157,10 +145,13 @@ pub fn empty_text(panel: Panel) -> &'static str {
 }
 
 fn rule_line(rule: &LiveRule) -> TableLine {
-    let total = rule.allowed + rule.limited;
+    let total = rule.allowed.saturating_add(rule.limited);
     let share = if total > 0 { rule.limited as f64 / total as f64 } else { 0.0 };
     let tone = if rule.limited > 0 { LineTone::Limited } else { LineTone::Plain };
-    TableLine { cells: vec![rule.id.clone(), percent(share), count(total), sparkline(&rule.spark, 12)], tone }
+    TableLine {
+        cells: vec![rule.id.clone(), percent(share), grouped(total), sparkline(&rule.spark, 12)],
+        tone,
+    }
 }
 
 /// The last slots as bars, `width` of them: each is the largest of its slots.
@@ -182,7 +173,7 @@ fn key_name(name: &str, fingerprint: &str) -> String {
 }
 
 fn bounds(at_least: u64, at_most: u64) -> String {
-    if at_most > at_least { format!("≥ {}", count(at_least)) } else { count(at_least) }
+    if at_most > at_least { format!("≥ {}", grouped(at_least)) } else { grouped(at_least) }
 }
 
 fn node_line(node: &ListedNode) -> TableLine {
@@ -243,7 +234,6 @@ mod tests {
         {
             assert_eq!(duration_us(us), expected);
         }
-        assert_eq!((count(7), count(1_234_567)), ("7".to_owned(), "1,234,567".to_owned()));
         for (share, expected) in [(0.0, "0.0 %"), (0.0001, "<0.1 %"), (0.123, "12.3 %"), (1.0, "100 %")] {
             assert_eq!(percent(share), expected);
         }

@@ -4,6 +4,7 @@ use super::chart::ChartPart;
 use super::panels::{self, TableLine};
 use super::view_state::{Panel, ViewState};
 use std::fmt::{self, Display, Formatter};
+use tollgate_core::rate::grouped;
 use tollgate_limiter::line_log::is_hidden;
 
 /// Lines of each table.
@@ -32,7 +33,7 @@ impl Display for Plain<'_> {
         let sums: Vec<String> = ChartPart::ALL
             .iter()
             .zip(sums)
-            .map(|(part, sum)| format!("{} {}", panels::count(sum), part.name()))
+            .map(|(part, sum)| format!("{} {}", grouped(sum), part.name()))
             .collect();
         writeln!(f, "last {:>4} s      {}", known * live.step_seconds, sums.join(", "))?;
         for panel in Panel::ALL {

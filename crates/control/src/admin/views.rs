@@ -13,19 +13,6 @@ pub(super) fn end_text(time: UnixTime) -> String {
     rfc3339(time)
 }
 
-/// A number with its thousands separated.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// The start of a key: enough to recognise it, not enough to use it.
 pub(super) fn masked_key(key: &str) -> String {
     let shown = (key.chars().count() / 2).min(8);
@@ -98,19 +85,5 @@ impl From<AuditEntry> for AuditView {
     fn from(entry: AuditEntry) -> Self {
         let AuditEntry { id, time, actor, role, from, action, target, detail, revision } = entry;
         Self { id, time: past_text(time), actor, role, from, action, target, detail, revision }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_are_separated() {
-        for (number, expected) in
-            [(0, "0"), (999, "999"), (1_000, "1,000"), (50_000, "50,000"), (1_000_000_000, "1,000,000,000")]
-        {
-            assert_eq!(grouped(number), expected);
-        }
     }
 }

@@ -281,6 +281,10 @@ impl LiveView {
         nodes.extend(
             followers.map(|(_, status)| ListedNode { follower: true, ..ListedNode::new(status.clone()) }),
         );
+        nodes.sort_by(|one, other| {
+            let (one, other) = (&one.status, &other.status);
+            (&one.name, &one.id).cmp(&(&other.name, &other.id))
+        });
         FleetNodes { nodes, complete: tables.is_complete && tables.own.is_some() }
     }
 
