@@ -22,6 +22,9 @@ pub struct Findings {
     /// For each shard: the most by which the time that limits were charged by advanced more than the true time. Zero
     /// unless the shard's clock stepped.
     pub clock_gain_us_by_shard: Vec<u64>,
+    /// For each key: by how much the time that its limits were charged by was set back, from one call to the next. After a
+    /// step of the shard's clock nodes disagree by some milliseconds until all know the correction.
+    pub clock_setbacks_us: Vec<Vec<u64>>,
     /// For each node and second: how many calls it made, each for one client.
     pub calls_by_node: Vec<Vec<u32>>,
     /// How many of those calls only reported spent or returned tokens.

@@ -1,6 +1,7 @@
 //! A store shard: serves one call after the other, each for a while.
 
 use super::clock_votes::{ClockVotes, NodeId};
+use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_core::heartbeat::{self, ClockCorrection};
 use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime, ScriptCall, ScriptReply};
@@ -16,14 +17,21 @@ pub(super) fn true_time(us: u64) -> StoreTime {
 }
 
 /// How far the corrected time of the served calls was from the true time.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct ClockErrors {
     least_us: Option<i64>,
     gain_us: u64,
+    /// Of the last call for a key.
+    last_us: HashMap<Arc<str>, i64>,
+    setbacks_us: HashMap<Arc<str>, Vec<u64>>,
 }
 
 impl ClockErrors {
-    fn record(&mut self, error_us: i64) {
+    fn record(&mut self, key: &Arc<str>, error_us: i64) {
+        let last_us = self.last_us.insert(Arc::clone(key), error_us).unwrap_or(error_us);
+        if error_us < last_us {
+            self.setbacks_us.entry(Arc::clone(key)).or_default().push(last_us.abs_diff(error_us));
+        }
         let least_us = self.least_us.map_or(error_us, |us| us.min(error_us));
         self.least_us = Some(least_us);
         self.gain_us = self.gain_us.max(error_us.abs_diff(least_us));
@@ -118,7 +126,7 @@ impl SimulatedShard {
         };
         let true_time = true_time(begins_ns / 1_000);
         let answer = store_time.map(|store_time| {
-            self.clock_errors.record(store_time.ahead_of(true_time));
+            self.clock_errors.record(key, store_time.ahead_of(true_time));
             self.store.charge(key, ask, store_time)
         });
         (answer, self.free_ns.div_ceil(1_000))
@@ -127,6 +135,11 @@ impl SimulatedShard {
     /// The most by which the time of served calls advanced more than the true time.
     pub(super) fn clock_gain_us(&self) -> u64 {
         self.clock_errors.gain_us
+    }
+
+    /// For each key: by how much the time of a served call was set back from one call to the next.
+    pub(super) fn clock_setbacks_us(&self) -> impl Iterator<Item = Vec<u64>> {
+        self.clock_errors.setbacks_us.values().cloned()
     }
 
     /// Replies the heartbeat of a node that votes for the correction `vote_us`.

@@ -194,6 +194,8 @@ impl<'s> Simulation<'s> {
         self.found.charges_by_shard = self.shards.iter().map(|shard| shard.charges).collect();
         self.found.busy_ns_by_shard = self.shards.iter().map(|shard| shard.busy_ns).collect();
         self.found.clock_gain_us_by_shard = self.shards.iter().map(SimulatedShard::clock_gain_us).collect();
+        self.found.clock_setbacks_us =
+            self.shards.iter().flat_map(SimulatedShard::clock_setbacks_us).collect();
         self.found.meters = self.clients.into_meters();
         self.found
     }
