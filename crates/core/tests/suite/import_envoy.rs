@@ -380,14 +380,5 @@ descriptors:
     descriptors: [{ key: path, value: /x/*, rate_limit: { unlimited: true } }, { key: method, value: G* }]
   - { key: remote_address, value: '10.*', shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
 ";
-    bolero::check!().with_type::<(u64, u8)>().for_each(|(seed, changes)| {
-        let mut rng = Rng::with_seed(*seed);
-        let mut text = SAMPLE.to_owned();
-        for _ in 0..changes % 8 {
-            text = super::mutations::mutate(&text, &mut rng);
-        }
-        if let Ok(imported) = import(&[("x", &text)]) {
-            assert!(rules::load("x", &imported.text).is_ok(), "{text}\n{}", imported.text);
-        }
-    });
+    super::mutations::fuzz_imports(SAMPLE, |text| import(&[("x", text)]).ok().map(|imported| imported.text));
 }

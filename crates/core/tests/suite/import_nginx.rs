@@ -1,6 +1,5 @@
 //! Imported nginx configurations: which rules they become, and what has no equivalent.
 
-use fastrand::Rng;
 use regex::Regex;
 use tollgate_core::import::ImportedRules;
 use tollgate_core::import::nginx::import;
@@ -615,14 +614,7 @@ http {
   server { server_name \"c.example\"; limit_conn b 7; }
 }
 ";
-    bolero::check!().with_type::<(u64, u8)>().for_each(|(seed, changes)| {
-        let mut rng = Rng::with_seed(*seed);
-        let mut text = SAMPLE.to_owned();
-        for _ in 0..changes % 8 {
-            text = super::mutations::mutate(&text, &mut rng);
-        }
-        if let Ok(imported) = import("x", &text, &mut no_files) {
-            assert!(rules::load("x", &imported.text).is_ok(), "{text}\n{}", imported.text);
-        }
+    super::mutations::fuzz_imports(SAMPLE, |text| {
+        import("x", text, &mut no_files).ok().map(|imported| imported.text)
     });
 }

@@ -2,6 +2,8 @@
 
 use super::rule_files::EVERYTHING;
 use fastrand::Rng;
+use std::panic::RefUnwindSafe;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::rules;
 
 /// Loads `text`, checks the positions of the report, and runs the tests if they are short. Returns whether it loads.
@@ -77,6 +79,9 @@ const WORDS: [&str; 40] = [
 
 pub(super) fn mutate(text: &str, rng: &mut Rng) -> String {
     let mut chars: Vec<char> = text.chars().collect();
+    if chars.is_empty() {
+        return rng.choice(WORDS).unwrap_or_default().to_owned();
+    }
     let at = rng.usize(..chars.len());
     match rng.u8(..8) {
         0 => chars[at] = char::from(rng.u8(..128)),
@@ -104,13 +109,33 @@ pub(super) fn mutate(text: &str, rng: &mut Rng) -> String {
         _ => {
             let digits: Vec<usize> =
                 (0..chars.len()).filter(|index| chars[*index].is_ascii_digit()).collect();
-            let digit = digits[rng.usize(..digits.len())];
+            // Earlier mutations may have removed all of them.
+            let digit = rng.choice(&digits).copied().unwrap_or(at);
             let number =
                 rng.choice(["0", "-1", "999999999999", "0.5", "1e30", "00", "1_0"]).unwrap_or_default();
             drop(chars.splice(digit..=digit, number.chars()));
         }
     }
     chars.into_iter().collect()
+}
+
+/// Mutated configurations of other programs, up to seven mutations each. `import` returns the rules, if it accepts the text: they
+/// must load.
+pub(super) fn fuzz_imports(sample: &str, import: impl Fn(&str) -> Option<String> + RefUnwindSafe) {
+    let imported = AtomicU64::new(0);
+    let (import, imported) = (&import, &imported);
+    bolero::check!().with_type::<(u64, u8)>().for_each(|(seed, changes)| {
+        let mut rng = Rng::with_seed(*seed);
+        let mut text = sample.to_owned();
+        for _ in 0..changes % 8 {
+            text = mutate(&text, &mut rng);
+        }
+        if let Some(rules) = import(&text) {
+            assert!(rules::load("x", &rules).is_ok(), "{text}\n{rules}");
+            imported.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    assert!(imported.load(Ordering::Relaxed) > 100, "only {imported:?} were imported");
 }
 
 /// 2,500 files with one to three mutations each.

@@ -176,6 +176,10 @@ fn decode_inline(bytes: &[u8]) -> Result<Decoded<'_>, FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use parking_lot::Mutex;
+    use std::collections::HashSet;
+    use std::mem::{Discriminant, discriminant};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     fn command(bytes: &[u8]) -> Result<Decoded<'_>, FrameError> {
         decode(bytes)
@@ -253,20 +257,116 @@ mod tests {
         assert_eq!(command(&many), Err(FrameError::ArgumentCount));
     }
 
-    /// Any bytes are decoded without a panic; what is decoded lies within them, ends where the next command begins, and does
-    /// not depend on what follows.
+    /// Parts of commands: random bytes alone are hardly ever a command.
+    const PARTS: [&[u8]; 27] = [
+        b"*",
+        b"$",
+        b"0",
+        b"1",
+        b"2",
+        b"3",
+        b"-",
+        b"64",
+        b"16385",
+        b"9223372036854775808",
+        b"\r\n",
+        b"\r",
+        b"\n",
+        b" ",
+        b"'",
+        b"\"",
+        b"x",
+        b"PING",
+        b"*1\r\n",
+        b"*3\r\n",
+        b"$1\r\n",
+        b"$0\r\n\r\n",
+        b"$4\r\nPING\r\n",
+        b"*2\r\n$4\r\nECHO\r\n$1\r\n",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n",
+        b"*4\r\n$2\r\n\r\n\r\n$1\r\n*\r\n",
+    ];
+
+    /// What the inputs were, so that the target cannot pass without reaching the decoder.
+    #[derive(Debug, Default)]
+    struct DecodeCoverage {
+        arrays: AtomicU64,
+        inline: AtomicU64,
+        empty: AtomicU64,
+        incomplete: AtomicU64,
+        errors: Mutex<HashSet<Discriminant<FrameError>>>,
+    }
+
+    /// The parser of the `redis` crate, as another opinion on arrays.
+    fn parsed(bytes: &[u8]) -> Vec<Vec<u8>> {
+        match redis::parse_redis_value(bytes) {
+            Ok(redis::Value::Array(values)) => values
+                .into_iter()
+                .map(|value| match value {
+                    redis::Value::BulkString(bytes) => bytes,
+                    other => panic!("{other:?} in {}", bytes.escape_ascii()),
+                })
+                .collect(),
+            other => panic!("{other:?} for {}", bytes.escape_ascii()),
+        }
+    }
+
+    /// Any bytes are decoded without a panic. A command that is decoded lies within them, ends where the next begins, does not
+    /// depend on what follows, and is complete no earlier; an error does not depend on what follows either. Arrays are those
+    /// that another parser finds.
     #[test]
     fn fuzz_decode() {
-        bolero::check!().with_iterations(20_000).with_max_len(256).with_type::<Vec<u8>>().for_each(|bytes| {
-            let mut rest = bytes.as_slice();
-            while let Ok(Decoded::Command(arguments, length)) = decode(rest) {
-                assert!(length > 0 && length <= rest.len());
-                assert!(arguments.len() <= MOST_ARGUMENTS);
-                assert_eq!(decode(&rest[..length]), Ok(Decoded::Command(arguments, length)));
-                assert!(decode(&rest[..length - 1]).is_ok_and(|found| found == Decoded::Incomplete));
-                rest = &rest[length..];
-            }
+        let coverage = DecodeCoverage::default();
+        let coverage = std::panic::AssertUnwindSafe(&coverage);
+        let input = bolero::check!().with_iterations(20_000).with_max_len(128).with_type::<Vec<u8>>();
+        input.for_each(|choices| {
+            let bytes: Vec<u8> = choices
+                .iter()
+                .flat_map(|choice| match PARTS.get(usize::from(*choice) % 32) {
+                    Some(part) => part.to_vec(),
+                    None => vec![*choice],
+                })
+                .collect();
+            check_decoded(&bytes, &coverage);
         });
+        println!("{coverage:?}");
+        let DecodeCoverage { arrays, inline, empty, incomplete, errors } = *coverage;
+        let counts = [arrays, inline, empty, incomplete].map(|count| count.load(Ordering::Relaxed));
+        assert!(counts.iter().all(|count| *count > 500), "{coverage:?}");
+        // Commands and lines that are too long have a test of their own.
+        assert_eq!(errors.lock().len(), 5, "{coverage:?}");
+    }
+
+    fn check_decoded(bytes: &[u8], coverage: &DecodeCoverage) {
+        let count = |counter: &AtomicU64| _ = counter.fetch_add(1, Ordering::Relaxed);
+        let mut rest = bytes;
+        loop {
+            match decode(rest) {
+                Ok(Decoded::Command(arguments, length)) => {
+                    assert!(length > 0 && length <= rest.len());
+                    assert!(arguments.len() <= MOST_ARGUMENTS);
+                    let (command, is_array) = (&rest[..length], rest[0] == b'*');
+                    assert_eq!(decode(&command[..length - 1]), Ok(Decoded::Incomplete));
+                    match (arguments.is_empty(), is_array) {
+                        (true, _) => count(&coverage.empty),
+                        (false, true) => {
+                            assert_eq!(parsed(command), arguments.as_slice());
+                            count(&coverage.arrays);
+                        }
+                        (false, false) => count(&coverage.inline),
+                    }
+                    assert_eq!(decode(command), Ok(Decoded::Command(arguments, length)));
+                    rest = &rest[length..];
+                }
+                Ok(Decoded::Incomplete) => return count(&coverage.incomplete),
+                Err(error) => {
+                    assert_eq!(decode(&[rest, b"\r\n*1\r\n"].concat()), Err(error));
+                    coverage.errors.lock().insert(discriminant(&error));
+                    return;
+                }
+            }
+        }
     }
 
     /// Whatever arguments are encoded as a client encodes them are decoded again.
