@@ -29,7 +29,7 @@ pub use network_proxy::{NetworkMode, NetworkProxy, UnsteadyLink, WordRewrites};
 pub use path_echo_server::{PathEchoServer, WebServerProgram};
 pub use prometheus_server::{PrometheusSample, PrometheusServer};
 pub use redis_cluster::RedisCluster;
-pub use redis_server::RedisServer;
+pub use redis_server::{RedisServer, is_redis_6};
 pub use response_reader::{limit_headers, read_head, read_line};
 pub use sentinel_group::SentinelGroup;
 pub use stall_monitor::StallMonitor;

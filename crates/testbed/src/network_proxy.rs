@@ -49,9 +49,9 @@ pub struct UnsteadyLink {
 #[derive(Clone, Debug, Default)]
 pub struct WordRewrites {
     /// Replacements in what the client sends: (from, to).
-    pub requests: Vec<(&'static str, &'static str)>,
+    pub requests: Vec<(String, String)>,
     /// Replacements in what the server sends: (from, to).
-    pub answers: Vec<(&'static str, &'static str)>,
+    pub answers: Vec<(String, String)>,
 }
 
 impl WordRewrites {
@@ -86,6 +86,26 @@ impl NetworkProxy {
     /// Starts a proxy that also replaces words.
     pub async fn start_rewriting(target: &str, rewrites: WordRewrites) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+        Self::serve(listener, target, rewrites)
+    }
+
+    /// Starts a proxy for each of `targets` that also replaces words, and in replies the port of each target by that of its
+    /// proxy: clients of a Cluster find the proxies only.
+    pub async fn start_cluster(targets: &[String], rewrites: &WordRewrites) -> Vec<Self> {
+        let mut listeners = Vec::new();
+        let mut rewrites = rewrites.clone();
+        for target in targets {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
+            let address = listener.local_addr().expect("an address");
+            let port = target.rsplit_once(':').expect("an address with a port").1;
+            rewrites.answers.push((format!(":{port}\r\n"), format!(":{}\r\n", address.port())));
+            listeners.push(listener);
+        }
+        let proxies = listeners.into_iter().zip(targets);
+        proxies.map(|(listener, target)| Self::serve(listener, target, rewrites.clone())).collect()
+    }
+
+    fn serve(listener: TcpListener, target: &str, rewrites: WordRewrites) -> Self {
         let address = listener.local_addr().expect("an address");
         let (mode, modes) = watch::channel(NetworkMode::Pass);
         let target = Arc::new(Mutex::new(target.to_owned()));

@@ -26,9 +26,11 @@ impl RedisCluster {
         cluster.join_nodes();
         for (number, replica) in cluster.replicas.iter().enumerate() {
             let primary = cluster.primaries[number / replicas].cli(&["CLUSTER", "MYID"]);
+            // Gossip may not have told it yet that this node is a primary with slots. Redis 6.2 begins anew with each command.
+            wait_until("the replica accepts its primary", || {
+                replica.cli(&["CLUSTER", "REPLICATE", &primary]) == "OK"
+            });
             wait_until("the replica follows", || {
-                // Gossip may not have told it yet that this node is a primary with slots.
-                replica.cli(&["CLUSTER", "REPLICATE", &primary]);
                 replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
             });
         }

@@ -297,8 +297,8 @@ fn program() -> String {
     std::env::var(PROGRAM).unwrap_or_else(|_| "redis-server".to_owned())
 }
 
-/// Whether the program is Redis 6.2, which lacks `CLUSTER ADDSLOTSRANGE` and `cluster-port`.
-pub(crate) fn is_redis_6() -> bool {
+/// Whether the program is Redis 6.2, which lacks `CLUSTER ADDSLOTSRANGE`, `cluster-port` and scripts on several slots.
+pub fn is_redis_6() -> bool {
     let version = Command::new(program()).arg("--version").output().expect("redis-server is installed");
     version.stdout.starts_with(b"Redis server v=6.")
 }

@@ -1,12 +1,12 @@
 //! In a cluster: one call for clients of several slots of one server, with all but the first undeclared.
 
 use super::{START_US, answers, ask, at};
-use redis::{Connection, Value};
+use redis::{Connection, RedisResult, Value};
 use tollgate_core::algorithm::Algorithm;
 use tollgate_core::limit::{Limit, LimitSize};
 use tollgate_core::script::{self, ReplyError, ScriptCall};
 use tollgate_core::state_address::StateField;
-use tollgate_testbed::{RedisCluster, RedisServer};
+use tollgate_testbed::{RedisCluster, RedisServer, is_redis_6};
 
 fn connect(server: &RedisServer) -> Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
@@ -18,10 +18,7 @@ fn home(connection: &mut Connection, key: &str, primaries: usize) -> usize {
     (0..primaries).rfind(|number| 16_384 * number / primaries <= slot).unwrap()
 }
 
-fn charge(
-    connection: &mut Connection,
-    asks: &[(&str, &ScriptCall)],
-) -> Vec<Result<script::ScriptReply, ReplyError>> {
+fn charge(connection: &mut Connection, asks: &[(&str, &ScriptCall)]) -> RedisResult<Value> {
     let text = format!("{}{}", script::CLUSTER_HEADER, script::source());
     let mut command = redis::cmd("EVAL");
     command.arg(text).arg(1).arg(asks[0].0);
@@ -33,8 +30,7 @@ fn charge(
     for (key, _) in asks {
         command.arg(*key);
     }
-    let value: Value = command.query(connection).unwrap();
-    answers(asks, value)
+    command.query(connection)
 }
 
 #[test]
@@ -67,7 +63,13 @@ fn one_call_serves_the_clients_of_one_server() {
             asked.insert(3, (key, *home));
         }
         let asks: Vec<(&str, &ScriptCall)> = asked.iter().map(|(key, _)| (*key, &one)).collect();
-        let found = charge(connection, &asks);
+        let reply = charge(connection, &asks);
+        if is_redis_6() {
+            // Nodes send it one client in a call.
+            assert!(reply.unwrap_err().to_string().contains("Error compiling script"));
+            continue;
+        }
+        let found = answers(&asks, reply.unwrap());
         for ((key, home), answer) in asked.iter().zip(&found) {
             match answer {
                 Ok(answer) => assert!(*home == number && answer.admitted[0] == 1, "{key}: {answer:?}"),

@@ -38,7 +38,8 @@ fn settings() -> RedisSettings {
 
 /// Makes the user `limited` with these commands, on keys like `keys`, and nothing else.
 fn permit(server: &RedisServer, keys: &str, commands: &[&str]) {
-    let mut words = vec!["ACL", "SETUSER", "limited", "reset", "on", ">pw", keys];
+    // Redis 6.2 permits all channels to new users.
+    let mut words = vec!["ACL", "SETUSER", "limited", "reset", "resetchannels", "on", ">pw", keys];
     let grants: Vec<String> = commands.iter().map(|command| format!("+{command}")).collect();
     words.extend(grants.iter().map(String::as_str));
     assert_eq!(server.cli(&words), "OK", "{words:?}");
