@@ -1,6 +1,6 @@
 //! The clients, and the charges of each under the rules in force.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -82,7 +82,7 @@ struct NodeRules {
 /// The states, numbered as they are met.
 #[derive(Default)]
 struct StateNumbers {
-    numbers: std::collections::HashMap<StateKey, u32, rapidhash::fast::RandomState>,
+    numbers: HashMap<StateKey, u32, rapidhash::fast::RandomState>,
     meters: Vec<Meter>,
 }
 
@@ -131,6 +131,12 @@ impl<'s> ClientCharges<'s> {
         let client_charges =
             work_out(&in_force.rules, &self.clients[index], &self.addresses, &mut self.states);
         Rc::clone(in_force.known[index].insert(client_charges))
+    }
+
+    /// The addresses of the states under the rules in force, and their numbers.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = (&StateAddress, u32)> {
+        let known = self.own.values().chain([&self.common]).flat_map(|rules| rules.known.iter().flatten());
+        known.flat_map(|charges| charges.iter()).map(|charge| (&charge.address, charge.state))
     }
 
     /// The numbers of the limit of each state, as they were last.

@@ -1,6 +1,8 @@
 //! The result of a run.
 
 use super::ledger::Ledger;
+use super::refill_clock::RefillClock;
+use std::collections::BTreeMap;
 use tollgate_core::algorithm::Bucket;
 use tollgate_core::limit::Meter;
 
@@ -11,6 +13,8 @@ pub struct Findings {
     pub ledger: Ledger,
     /// The limit of each key of the ledger.
     pub meters: Vec<Meter>,
+    /// The shard of each key of the ledger.
+    pub shard_by_key: BTreeMap<u32, usize>,
     /// The requests, counted.
     pub tally: Tally,
     /// How long the requests came.
@@ -22,9 +26,9 @@ pub struct Findings {
     /// For each shard: the most by which the time that limits were charged by advanced more than the true time. Zero
     /// unless the shard's clock stepped.
     pub clock_gain_us_by_shard: Vec<u64>,
-    /// For each key: by how much the time that its limits were charged by was set back, from one call to the next. After a
-    /// step of the shard's clock nodes disagree by some milliseconds until all know the correction.
-    pub clock_setbacks_us: Vec<Vec<u64>>,
+    /// For the keys of the ledger whose bucket was refilled for another time than the one that has passed: for which. Empty
+    /// unless a shard's clock stepped.
+    pub refill_clocks: BTreeMap<u32, RefillClock>,
     /// For each node and second: how many calls it made, each for one client.
     pub calls_by_node: Vec<Vec<u32>>,
     /// How many of those calls only reported spent or returned tokens.

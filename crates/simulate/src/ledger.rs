@@ -5,6 +5,7 @@
 //! answered between them and admitted cost more than B + r·t together. [`Ledger::excess`] looks at every such
 //! pair, which is why it finds what a count by the second does not.
 
+use super::refill_clock::RefillClock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tollgate_core::algorithm::Bucket;
@@ -24,6 +25,17 @@ pub struct LedgerEntry {
     pub sent_us: u64,
     /// When the reply came.
     pub received_us: u64,
+}
+
+/// What befell the store of a run, and what may be admitted because of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StoreFaults<'f> {
+    /// When the store has lost its data: each loss may give a key one more capacity.
+    pub losses_us: &'f [u64],
+    /// For how long after a loss credit that was taken before it may be spent.
+    pub credit_us: u64,
+    /// What the bucket was refilled for, if not for the time that has passed.
+    pub refill_clock: Option<&'f RefillClock>,
 }
 
 /// All requests of a run, in any order.
@@ -59,23 +71,21 @@ impl Ledger {
         }
         let excesses = by_key.into_iter().filter_map(|(key, mut entries)| {
             let bucket = bucket_of(key)?;
-            Some((key, excess(&mut entries, bucket, &[], 0)))
+            Some((key, excess(&mut entries, bucket, &StoreFaults::default())))
         });
         excesses.max_by_key(|(_, excess)| *excess)
     }
 
     /// By how many tokens `bucket` was exceeded for `key`; zero or less if it was not.
     pub fn excess(&self, key: u32, bucket: &Bucket) -> i64 {
-        self.excess_after_losses(key, bucket, &[], 0)
+        self.excess_after(key, bucket, &StoreFaults::default())
     }
 
-    /// The same where the store has lost its data at the instants `losses_us`: each may give the key one more
-    /// capacity, and credit that was taken before may be spent for `credit_us` after it. So a span that touches none
-    /// of these times keeps to the limit as ever.
-    pub fn excess_after_losses(&self, key: u32, bucket: &Bucket, losses_us: &[u64], credit_us: u64) -> i64 {
+    /// The same for a store with faults. A span of time that touches none of them keeps to the limit as ever.
+    pub fn excess_after(&self, key: u32, bucket: &Bucket, faults: &StoreFaults<'_>) -> i64 {
         let mut entries: Vec<&LedgerEntry> =
             self.entries.iter().filter(|entry| entry.admitted && entry.key == key).collect();
-        excess(&mut entries, bucket, losses_us, credit_us)
+        excess(&mut entries, bucket, faults)
     }
 
     /// The keys of which anything was admitted.
@@ -99,20 +109,29 @@ impl Ledger {
 
 /// The greatest of cost − B − r·(t − s) over all spans from an s, when something was sent, to a t, when
 /// something was answered, rounded up to whole tokens. A span that reaches a loss, or begins less than `credit_us`
-/// after it, has one more B for it.
-fn excess(entries: &mut [&LedgerEntry], bucket: &Bucket, losses_us: &[u64], credit_us: u64) -> i64 {
+/// after it, has one more B for it; t − s is longer by what the bucket's refill clock has gained in it.
+fn excess(entries: &mut [&LedgerEntry], bucket: &Bucket, faults: &StoreFaults<'_>) -> i64 {
+    let StoreFaults { losses_us, credit_us, refill_clock } = *faults;
     entries.sort_unstable_by_key(|entry| entry.sent_us);
     let Some(first) = entries.first() else { return -i64::from(bucket.capacity) };
     let start_us = first.sent_us;
     // In fractions of a token per microsecond: what a tick brings, spread over it.
     let unit = i128::from(bucket.period) * i128::from(bucket.tick_us);
-    let refilled = |us: u64| i128::from(us - start_us) * i128::from(bucket.amount);
+    let refilled = |us: u64, gain_us: Option<i64>| {
+        (i128::from(us - start_us) + i128::from(gain_us.unwrap_or(0))) * i128::from(bucket.amount)
+    };
     let lost = |us: u64| {
         let losses = losses_us.iter().filter(|loss_us| **loss_us <= us).count();
         losses as i128 * i128::from(bucket.capacity) * unit
     };
-    let before = |us: u64| refilled(us) + lost(us.saturating_sub(credit_us));
-    let until = |us: u64| refilled(us) + lost(us);
+    let before = |us: u64| {
+        let gain_us = refill_clock.map(|clock| clock.gain_from_us(us));
+        refilled(us, gain_us) + lost(us.saturating_sub(credit_us))
+    };
+    let until = |us: u64| {
+        let gain_us = refill_clock.map(|clock| clock.gain_until_us(us));
+        refilled(us, gain_us) + lost(us)
+    };
     let mut order: Vec<usize> = (0..entries.len()).collect();
     order.sort_unstable_by_key(|index| entries[*index].received_us);
     // For every beginning: what was spent since, and answered by now, plus what had been refilled before it.

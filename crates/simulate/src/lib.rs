@@ -40,13 +40,15 @@ mod clock_votes;
 mod findings;
 mod ledger;
 mod oracle;
+mod refill_clock;
 mod shard;
 mod simulation;
 mod traffic;
 
 pub use clients::Client;
 pub use findings::{Findings, Tally};
-pub use ledger::{Ledger, LedgerEntry};
+pub use ledger::{Ledger, LedgerEntry, StoreFaults};
+pub use refill_clock::RefillClock;
 pub use traffic::{Arrival, Population, Routing};
 
 use std::sync::Arc;

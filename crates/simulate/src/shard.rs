@@ -1,10 +1,12 @@
 //! A store shard: serves one call after the other, each for a while.
 
 use super::clock_votes::{ClockVotes, NodeId};
+use super::refill_clock::RefillClock;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_core::heartbeat::{self, ClockCorrection};
 use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime, ScriptCall, ScriptReply};
+use tollgate_core::state_address::{StateAddress, StateField};
 use tollgate_core::time::{ServerTime, StoreTime};
 use tollgate_core::virtual_store::VirtualStore;
 
@@ -17,21 +19,14 @@ pub(super) fn true_time(us: u64) -> StoreTime {
 }
 
 /// How far the corrected time of the served calls was from the true time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct ClockErrors {
     least_us: Option<i64>,
     gain_us: u64,
-    /// Of the last call for a key.
-    last_us: HashMap<Arc<str>, i64>,
-    setbacks_us: HashMap<Arc<str>, Vec<u64>>,
 }
 
 impl ClockErrors {
-    fn record(&mut self, key: &Arc<str>, error_us: i64) {
-        let last_us = self.last_us.insert(Arc::clone(key), error_us).unwrap_or(error_us);
-        if error_us < last_us {
-            self.setbacks_us.entry(Arc::clone(key)).or_default().push(last_us.abs_diff(error_us));
-        }
+    fn record(&mut self, error_us: i64) {
         let least_us = self.least_us.map_or(error_us, |us| us.min(error_us));
         self.least_us = Some(least_us);
         self.gain_us = self.gain_us.max(error_us.abs_diff(least_us));
@@ -49,6 +44,7 @@ pub(super) struct SimulatedShard {
     /// How far its clock is from the true time.
     clock_us: i64,
     clock_errors: ClockErrors,
+    refill_clocks: HashMap<(Arc<str>, StateField), RefillClock>,
     votes: ClockVotes,
     pub(super) charges: u64,
     pub(super) busy_ns: u64,
@@ -63,6 +59,7 @@ impl SimulatedShard {
             unavailable_since_us: 0,
             clock_us: 0,
             clock_errors: ClockErrors::default(),
+            refill_clocks: HashMap::new(),
             votes: ClockVotes::default(),
             charges: 0,
             busy_ns: 0,
@@ -84,6 +81,7 @@ impl SimulatedShard {
     pub(super) fn restore(&mut self, store: VirtualStore<Arc<str>>) {
         self.store = store;
         self.votes = ClockVotes::default();
+        self.refill_clocks.values_mut().for_each(RefillClock::forget_state);
     }
 
     pub(super) fn step_clock(&mut self, by_us: i64) {
@@ -124,12 +122,21 @@ impl SimulatedShard {
             CallTime::Server => Some(ClockCorrection::default().apply(server)),
             CallTime::Given(now) => Some(now),
         };
-        let true_time = true_time(begins_ns / 1_000);
         let answer = store_time.map(|store_time| {
-            self.clock_errors.record(key, store_time.ahead_of(true_time));
+            self.record_time(key, ask, store_time, begins_ns / 1_000);
             self.store.charge(key, ask, store_time)
         });
         (answer, self.free_ns.div_ceil(1_000))
+    }
+
+    fn record_time(&mut self, key: &Arc<str>, ask: &ScriptCall, store_time: StoreTime, at_us: u64) {
+        self.clock_errors.record(store_time.ahead_of(true_time(at_us)));
+        for charge in &ask.charges {
+            if let Some(bucket) = charge.meter.bucket() {
+                let clock = self.refill_clocks.entry((Arc::clone(key), charge.field)).or_default();
+                clock.record(bucket, store_time, at_us);
+            }
+        }
     }
 
     /// The most by which the time of served calls advanced more than the true time.
@@ -137,9 +144,10 @@ impl SimulatedShard {
         self.clock_errors.gain_us
     }
 
-    /// For each key: by how much the time of a served call was set back from one call to the next.
-    pub(super) fn clock_setbacks_us(&self) -> impl Iterator<Item = Vec<u64>> {
-        self.clock_errors.setbacks_us.values().cloned()
+    /// The clock of a state, if it was refilled for another time than the one that has passed.
+    pub(super) fn refill_clock(&self, address: &StateAddress) -> Option<&RefillClock> {
+        let clock = self.refill_clocks.get(&(Arc::from(address.key.as_str()), address.field))?;
+        clock.has_changed().then_some(clock)
     }
 
     /// Replies the heartbeat of a node that votes for the correction `vote_us`.

@@ -194,8 +194,13 @@ impl<'s> Simulation<'s> {
         self.found.charges_by_shard = self.shards.iter().map(|shard| shard.charges).collect();
         self.found.busy_ns_by_shard = self.shards.iter().map(|shard| shard.busy_ns).collect();
         self.found.clock_gain_us_by_shard = self.shards.iter().map(SimulatedShard::clock_gain_us).collect();
-        self.found.clock_setbacks_us =
-            self.shards.iter().flat_map(SimulatedShard::clock_setbacks_us).collect();
+        for (address, state) in self.clients.addresses() {
+            let shard = self.shard_of(&address.key);
+            self.found.shard_by_key.insert(state, shard);
+            if let Some(clock) = self.shards[shard].refill_clock(address) {
+                self.found.refill_clocks.insert(state, clock.clone());
+            }
+        }
         self.found.meters = self.clients.into_meters();
         self.found
     }
@@ -288,10 +293,14 @@ impl<'s> Simulation<'s> {
         (until_us > self.now_us).then_some(until_us)
     }
 
-    fn send(&mut self, node: u16, call: StoreCall<SimulatedWaiter>) {
+    fn shard_of(&self, key: &str) -> usize {
         let mut hasher = DefaultHasher::new();
-        call.key.hash(&mut hasher);
-        let shard = (hasher.finish() % self.shards.len() as u64) as usize;
+        key.hash(&mut hasher);
+        (hasher.finish() % self.shards.len() as u64) as usize
+    }
+
+    fn send(&mut self, node: u16, call: StoreCall<SimulatedWaiter>) {
+        let shard = self.shard_of(&call.key);
         let life = self.nodes[usize::from(node)].lives;
         if self.shards[shard].is_breaker_open(self.now_us) {
             self.nodes[usize::from(node)].leases.fail(call, Executed::No);

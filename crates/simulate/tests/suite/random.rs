@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tollgate_core::algorithm::Bucket;
 use tollgate_core::lending::EPOCH_US;
 use tollgate_core::script::CLOCK_TOLERANCE_US;
-use tollgate_simulate::FleetEvent;
+use tollgate_simulate::{FleetEvent, RefillClock, StoreFaults};
 
 /// Runs in the suite; `TOLLGATE_SEEDS=3000 cargo test --release -p tollgate-simulate random` makes more.
 const SEEDS: u64 = 300;
@@ -17,6 +17,9 @@ const LENGTH_US: u64 = 12 * SECOND_US;
 const AGREEMENT_US: u64 = 3 * SECOND_US;
 /// Credit that was taken before the store lost its data can be spent for so long.
 const CREDIT_US: u64 = 2 * EPOCH_US;
+
+/// What may refill a bucket a second time for each step, while nodes disagree about the correction: documented in docs/redis.md.
+const TWICE_US: u64 = CLOCK_TOLERANCE_US;
 
 /// What the runs have met, so that they cannot pass by meeting nothing.
 #[derive(Debug, Default)]
@@ -30,6 +33,8 @@ struct Met {
     corrected: u64,
     /// Limits that a clock ahead of its time would have filled, had it not been corrected.
     stepped_ahead: u64,
+    /// The longest time that refilled a bucket a second time.
+    longest_twice_us: u64,
 }
 
 /// The tokens that a limit refills while the time it is charged by gains `gain_us` on the true time.
@@ -38,19 +43,26 @@ fn refilled_by_gain(bucket: &Bucket, gain_us: u64) -> i64 {
     (gain_us * u64::from(bucket.amount)).div_ceil(period_us) as i64
 }
 
-/// What a bucket may refill twice. A state that lies further ahead than the bucket takes to fill is moved to the present, so that a
-/// step back locks no client out: the time that is set back passes once more, and fills the bucket at most.
-fn refilled_twice(bucket: &Bucket, setbacks_us: &[Vec<u64>]) -> i64 {
-    let span_us = bucket.span * bucket.tick_us;
-    let of_key = |setbacks: &Vec<u64>| setbacks.iter().filter(|us| **us > span_us).count() as u64;
-    refilled_by_gain(bucket, setbacks_us.iter().map(of_key).max().unwrap_or(0) * span_us)
+/// What a run with clock steps may do to the time that limits are charged by.
+struct GainBound {
+    /// By how much it may gain on the true time.
+    gain_us: u64,
+    /// How much of it may pass a second time for a bucket; unknown if some calls are charged by a time without the correction and
+    /// others by one with it, and take turns.
+    twice_us: Option<u64>,
+}
+
+impl Default for GainBound {
+    fn default() -> Self {
+        Self { gain_us: 0, twice_us: Some(0) }
+    }
 }
 
 /// The most that the corrected time may gain: nodes agree on it to within the timeout of a heartbeat for each step, and
 /// the correction of a clock that is ahead shrinks by a hundredth of the time that passes. A node that starts before
 /// they have agreed, or have agreed again after the shard lost its data, charges by the clock as it is. A call that is on its way for as long as the clock was set back finds
 /// the time that it expects. If half of the nodes stand still, the others are no majority, and accept the step.
-fn gain_bound_us(fleet: &SimulatedFleet) -> u64 {
+fn gain_bound(fleet: &SimulatedFleet) -> GainBound {
     let SimulatedFleet { events, timeout_us, .. } = fleet;
     let longest_stall_us = if fleet.stalled_permille > 0 { fleet.stall_us } else { 0 };
     // A node that starts while the shard is away hears of its time with the first heartbeat after that.
@@ -80,27 +92,29 @@ fn gain_bound_us(fleet: &SimulatedFleet) -> u64 {
             .collect();
         2 * paused.len() >= usize::from(fleet.nodes)
     };
-    let mut bound_us = 0;
+    let mut bound = GainBound::default();
     for (at_us, event) in events {
         if let FleetEvent::ShardClockSteps(_, by_us) = event {
             let step_us = by_us.unsigned_abs();
             let is_missed = *by_us < 0 && step_us < longest_stall_us + CLOCK_TOLERANCE_US;
             let is_joined =
-                starts(*at_us) || losses_us(events).any(|loss_us| loss_us > *at_us && starts(loss_us));
-            let before_us = if is_joined || is_missed || lacks_majority(*at_us) { step_us } else { 0 };
+                starts(*at_us) || losses(events).any(|(loss_us, _)| loss_us > *at_us && starts(loss_us));
+            let is_used = is_joined || is_missed || lacks_majority(*at_us);
+            let used_us = if is_used { step_us } else { 0 };
             let slew_us = if *by_us > 0 { LENGTH_US / 100 } else { 0 };
-            bound_us += timeout_us + slew_us + before_us;
+            bound.gain_us += timeout_us + slew_us + used_us;
+            bound.twice_us = bound.twice_us.filter(|_| !is_used).map(|us| us + TWICE_US);
         }
     }
-    bound_us
+    bound
 }
 
-/// When shards lose their data.
-fn losses_us(events: &[(u64, FleetEvent)]) -> impl Iterator<Item = u64> {
-    let losses = events.iter().filter(|(_, event)| {
-        matches!(event, FleetEvent::ShardLosesWrites(..) | FleetEvent::ShardRestarts(_))
-    });
-    losses.map(|(at_us, _)| *at_us)
+/// When which shards lose their data.
+fn losses(events: &[(u64, FleetEvent)]) -> impl Iterator<Item = (u64, u16)> {
+    events.iter().filter_map(|(at_us, event)| match event {
+        FleetEvent::ShardLosesWrites(shard, _) | FleetEvent::ShardRestarts(shard) => Some((*at_us, *shard)),
+        _ => None,
+    })
 }
 
 #[test]
@@ -114,7 +128,6 @@ fn no_bucket_is_ever_exceeded() {
             (0..[1, 1, 2, 3][random.usize(0..4)]).map(|_| Drawn::new(&mut random)).collect();
         let rtt_us = [200, 500, 2_000, 20_000, 60_000][random.usize(0..5)];
         let events = faults(&mut random, nodes);
-        let losses_us: Vec<u64> = losses_us(&events).collect();
         let steps: Vec<i64> = { events.iter() }
             .filter_map(|(_, event)| match event {
                 FleetEvent::ShardClockSteps(_, by_us) => Some(*by_us),
@@ -142,23 +155,38 @@ fn no_bucket_is_ever_exceeded() {
         let gain_us = found.clock_gain_us_by_shard.iter().copied().max().unwrap_or(0);
         // A node measures a clock by heartbeats that are answered in time.
         let measures_clocks = fleet.rtt_us + 2 * fleet.jitter_us <= fleet.timeout_us;
-        let bound_us = gain_bound_us(&fleet);
+        let bound = gain_bound(&fleet);
         assert!(
-            gain_us <= bound_us || (!measures_clocks && !steps.is_empty()),
-            "seed {seed}: the time gained {gain_us} of {bound_us} µs, {:?}",
+            gain_us <= bound.gain_us || (!measures_clocks && !steps.is_empty()),
+            "seed {seed}: the time gained {gain_us} of {} µs, {:?}",
+            bound.gain_us,
             fleet.events
         );
         met.corrected += u64::from(measures_clocks && !steps.is_empty());
         for key in found.ledger.keys() {
             let Some(bucket) = found.bucket(key) else { continue };
-            let over = found.ledger.excess_after_losses(key, bucket, &losses_us, CREDIT_US);
-            let granted =
-                refilled_by_gain(bucket, gain_us) + refilled_twice(bucket, &found.clock_setbacks_us);
+            let shard = found.shard_by_key[&key];
+            let is_own = |(at_us, of_shard): (u64, u16)| (usize::from(of_shard) == shard).then_some(at_us);
+            let losses_us: Vec<u64> = losses(&fleet.events).filter_map(is_own).collect();
+            let refill_clock = found.refill_clocks.get(&key);
+            let faults = StoreFaults { losses_us: &losses_us, credit_us: CREDIT_US, refill_clock };
+            let over = found.ledger.excess_after(key, bucket, &faults);
             assert!(
-                over <= granted,
-                "seed {seed}: {over} above {bucket:?}, of which {granted} may be, {count} requests, {:?}\n{rules}",
+                over <= 0,
+                "seed {seed}: {over} above {bucket:?}, refilled by {refill_clock:?}, {count} requests, {:?}\n{rules}",
                 fleet.events
             );
+            let gain_of_key_us = refill_clock.map_or(0, RefillClock::greatest_gain_us);
+            let twice_us = gain_of_key_us.saturating_sub(found.clock_gain_us_by_shard[shard]);
+            if let Some(most_us) = bound.twice_us.filter(|_| measures_clocks) {
+                met.longest_twice_us = met.longest_twice_us.max(twice_us);
+                assert!(
+                    twice_us <= most_us,
+                    "seed {seed}: {twice_us} of {most_us} µs passed twice for {bucket:?}, {:?}",
+                    fleet.events
+                );
+            }
+            let granted = refilled_by_gain(bucket, gain_of_key_us);
             met.nearly_full += u64::from(over > -2);
             met.stepped_ahead +=
                 u64::from(steps.iter().any(|by_us| *by_us > 0) && granted < i64::from(bucket.capacity) / 2);
@@ -172,6 +200,7 @@ fn no_bucket_is_ever_exceeded() {
     assert!(met.admitted > 100_000 && met.refused > 100_000 && met.degraded > 1_000, "{met:?}");
     assert!(met.several > seeds / 3 && met.nearly_full > seeds / 3, "{met:?}");
     assert!(met.stepped_ahead > seeds / 20 && met.corrected > seeds / 10, "{met:?}");
+    assert!(met.longest_twice_us > 0, "{met:?}");
 }
 
 struct Drawn {

@@ -10,7 +10,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tollgate_core::lending::EPOCH_US;
 use tollgate_limiter::Request;
 use tollgate_redis::{RedisSettings, StoreErrorKind};
-use tollgate_simulate::{Ledger, LedgerEntry};
+use tollgate_simulate::{Ledger, LedgerEntry, StoreFaults};
 use tollgate_testbed::{NetworkMode, NetworkProxy, RedisServer, eventually};
 
 const RULES: &str = "
@@ -177,7 +177,8 @@ fn assert_lost_writes(what: &str, ledger: &Ledger, failover: Failover) {
     // A decision that was sent before may have been made after the last mark that the replica has heard of.
     let unheard_us = heard_us.saturating_sub(TIMEOUT.as_micros() as u64);
     let lost = ledger.admitted(0, unheard_us..lost_us) as i64;
-    let later = ledger.excess_after_losses(0, &bucket, &[lost_us], 2 * EPOCH_US);
+    let faults = StoreFaults { losses_us: &[lost_us], credit_us: 2 * EPOCH_US, ..StoreFaults::default() };
+    let later = ledger.excess_after(0, &bucket, &faults);
     println!("{what}: {over} over, {lost} may be lost; {later} over but for one capacity");
     assert!(over <= lost.min(CAPACITY), "{what}: {over} over, {lost} may be lost");
     assert!(later <= 0, "{what}: {later} over after the failover");
