@@ -36,9 +36,20 @@ local nodes = call('ZCOUNT', KEYS[1], format('%.0f', oldest), format('%.0f', now
 -- A vote is a difference that the node has measured with a heartbeat before this one: how late this one arrives does
 -- not matter. When more than half of the nodes vote alike, the clock is corrected by the median of the votes. From then on
 -- the correction only shrinks, until the next vote: it does not follow the errors of later measurements.
+--
+-- A node votes until it hears of the agreement. A vote for what is agreed on already does not count: a second agreement would
+-- be some microseconds or milliseconds from the first, and until all nodes knew it, calls by two times would take turns.
+local agreed, vote = call('GET', KEYS[4]) or '0 0', ARGV[4]
+local agreed_us, since = string.match(agreed, '^(-?%d+) (%d+)$')
+if vote ~= '' and agreed_us then
+  local shrunk_us = math.floor(math.max(0, now - since) / SLEW)
+  local left_us = math.max(0, math.abs(agreed_us) - shrunk_us)
+  if tonumber(agreed_us) < 0 then left_us = -left_us end
+  if math.abs(vote - left_us) <= ALIKE then vote = '' end
+end
 local votes = call('ZCARD', KEYS[3])
-if ARGV[4] ~= '' then
-  votes = votes + call('ZADD', KEYS[3], ARGV[4], ARGV[1])
+if vote ~= '' then
+  votes = votes + call('ZADD', KEYS[3], vote, ARGV[1])
   call('PEXPIRE', KEYS[3], ARGV[3])
 elseif votes > 0 then
   votes = votes - call('ZREM', KEYS[3], ARGV[1])
@@ -50,17 +61,16 @@ if votes > nodes then
     if not last or tonumber(last) < oldest then votes = votes - call('ZREM', KEYS[3], id) end
   end
 end
-local agreed
-if ARGV[4] ~= '' and 2 * votes > nodes then
+if vote ~= '' and 2 * votes > nodes then
   local middle = math.floor((votes - 1) / 2)
-  local vote = tonumber(call('ZRANGE', KEYS[3], middle, middle, 'WITHSCORES')[2])
-  local alike = call('ZCOUNT', KEYS[3], format('%.0f', vote - ALIKE), format('%.0f', vote + ALIKE))
+  local median = tonumber(call('ZRANGE', KEYS[3], middle, middle, 'WITHSCORES')[2])
+  local alike = call('ZCOUNT', KEYS[3], format('%.0f', median - ALIKE), format('%.0f', median + ALIKE))
   if 2 * alike > nodes then
-    agreed = format('%.0f %s', vote, seen)
+    agreed = format('%.0f %s', median, seen)
     -- Kept for as long as it takes to shrink to nothing.
-    local kept = math.ceil(math.abs(vote) * SLEW / 1000) + 1000
+    local kept = math.ceil(math.abs(median) * SLEW / 1000) + 1000
     call('SET', KEYS[4], agreed, 'PX', format('%.0f', kept))
     call('DEL', KEYS[3])
   end
 end
-return { seen, nodes, is_new, agreed or call('GET', KEYS[4]) or '0 0', call('LRANGE', KEYS[5], 0, -1) }
+return { seen, nodes, is_new, agreed, call('LRANGE', KEYS[5], 0, -1) }

@@ -68,6 +68,14 @@ impl ClockState {
         let anchor = self.anchor?;
         Some(anchor.shard.shifted_by(boot.ahead_of(anchor.boot)))
     }
+
+    /// What is left of the correction that this node knows, if it still leads to the expected time. Then the server has lost it, and
+    /// all nodes vote for the same: measurements of their own would be some milliseconds apart, and calls with the old and with
+    /// the new correction would take turns until all nodes have heard of the new one.
+    fn correction_in_force(&self, boot: BootTime, server: ServerTime) -> Option<i64> {
+        let off_us = self.correction.apply(server).ahead_of(self.expected(boot)?);
+        (off_us.unsigned_abs() <= CLOCK_TOLERANCE_US).then(|| self.correction.left_us(server))
+    }
 }
 
 impl ShardClock {
@@ -112,7 +120,8 @@ impl ShardClock {
             let since = *known.doubt_since.get_or_insert(boot);
             known.votes_cast += u32::from(known.vote_us.is_some());
             if boot.since(since) < DOUBT_US || known.votes_cast < VOTES_IN_VAIN {
-                known.vote_us = Some(correction_us - off_us);
+                known.vote_us =
+                    Some(known.correction_in_force(boot, server).unwrap_or(correction_us - off_us));
                 return Some(ClockChange::Doubted);
             }
             change = Some(ClockChange::OwnClock(-off_us));
@@ -239,6 +248,23 @@ mod tests {
             let expected = step_us.unsigned_abs() / 10_000;
             assert!((expected * 98 / 100..=expected * 102 / 100 + 5).contains(&beats), "{beats} seconds");
         }
+    }
+
+    /// Nodes measure the clock with errors of their own: they vote for what they have agreed on before.
+    #[test]
+    fn a_correction_that_the_server_has_lost_is_voted_for_as_it_was() {
+        let mut pair = ClockFixture::new();
+        pair.ahead_us = 60 * SECOND_US as i64;
+        let correction = ClockCorrection { agreed_us: -60_000_000, since: pair.server() };
+        assert!(matches!(pair.beat_with(correction), Some(ClockChange::Stepped(_))));
+        pair.pass(SECOND_US);
+        // A measurement that is wrong by 3 ms, all of which was on the way back.
+        let sent = BootTime::from_us(pair.boot_us);
+        let lost = ClockCorrection::default();
+        let change = pair.clock.note_heartbeat(sent, sent + 6_000, pair.server(), lost);
+        assert_eq!(change, Some(ClockChange::Doubted));
+        assert_eq!(pair.clock.vote_us(), Some(correction.left_us(pair.server())));
+        assert_eq!(pair.clock.vote_us(), Some(-59_990_000));
     }
 
     #[test]

@@ -31,6 +31,8 @@ impl ClockVotes {
         let oldest = now.shifted_by(-silent_us.cast_signed());
         let is_alive = |seen: &ServerTime| (oldest..=now + silent_us).contains(seen);
         let nodes = self.seen.values().filter(|seen| is_alive(seen)).count();
+        // A node votes until it hears of the agreement: a vote for what is agreed on already does not count.
+        let vote_us = vote_us.filter(|us| us.abs_diff(self.correction.left_us(now)) > ALIKE_US);
         match vote_us {
             Some(vote_us) => self.votes_us.insert(node, vote_us),
             None => self.votes_us.remove(&node),

@@ -181,3 +181,28 @@ fn the_majority_corrects_a_clock() {
         assert_eq!(server.cli(&["EXISTS", &votes]), "0", "no vote is left");
     });
 }
+
+/// Nodes that have not heard of an agreement vote again. Were they counted, there would be another agreement, some milliseconds from the
+/// first, and buckets that fill in less would be filled by calls that take turns.
+#[test]
+fn votes_for_what_is_agreed_on_change_nothing() {
+    alone(async || {
+        let server = RedisServer::start(&[]);
+        let node = Node::start(&server.url(), RULES).await;
+        let mut others = Simulated::beside_a_node(&server);
+        node.store.close().await;
+        let mut send_vote = |id: &str, vote_us: i64| others.send_vote(id, Some(vote_us), None).0.correction;
+        for step_us in [60_000_000, -20_000_000] {
+            for id in ["a", "b", "c"] {
+                send_vote(id, step_us);
+            }
+            let agreed = send_vote("a", step_us);
+            assert_eq!(agreed.agreed_us, step_us);
+            for id in ["c", "a", "b"] {
+                assert_eq!(send_vote(id, step_us + 3_000), agreed, "{id}");
+            }
+        }
+        let votes = heartbeat::votes_key("tg:", &others.tag);
+        assert_eq!(server.cli(&["EXISTS", &votes]), "0", "no vote is left");
+    });
+}
