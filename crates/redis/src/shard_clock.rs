@@ -33,6 +33,8 @@ pub struct ShardClock {
 struct ClockState {
     /// The shard's time, corrected, at an instant of this node's clock.
     anchor: Option<ClockAnchor>,
+    /// What the majority has agreed on, for calls. A call of a node that expects another time is refused, and is not charged by that
+    /// time: calls by two times that take turns would fill a bucket again and again.
     correction: ClockCorrection,
     /// What was left of it at the last heartbeat.
     correction_us: i64,
@@ -48,6 +50,7 @@ struct ClockState {
 struct ClockAnchor {
     boot: BootTime,
     shard: StoreTime,
+    correction: ClockCorrection,
 }
 
 /// What a heartbeat has shown.
@@ -69,12 +72,13 @@ impl ClockState {
         Some(anchor.shard.shifted_by(boot.ahead_of(anchor.boot)))
     }
 
-    /// What is left of the correction that this node knows, if it still leads to the expected time. Then the server has lost it, and
-    /// all nodes vote for the same: measurements of their own would be some milliseconds apart, and calls with the old and with
-    /// the new correction would take turns until all nodes have heard of the new one.
-    fn correction_in_force(&self, boot: BootTime, server: ServerTime) -> Option<i64> {
-        let off_us = self.correction.apply(server).ahead_of(self.expected(boot)?);
-        (off_us.unsigned_abs() <= CLOCK_TOLERANCE_US).then(|| self.correction.left_us(server))
+    /// What is left of the correction of the expected time, if it still leads there. Then the server has lost it, and all nodes vote
+    /// for the same: measurements of their own would be some milliseconds apart, and calls with the old and with the new
+    /// correction would take turns until all nodes have heard of the new one.
+    fn lost_correction_us(&self, boot: BootTime, server: ServerTime) -> Option<i64> {
+        let correction = self.anchor?.correction;
+        let off_us = correction.apply(server).ahead_of(self.expected(boot)?);
+        (off_us.unsigned_abs() <= CLOCK_TOLERANCE_US).then(|| correction.left_us(server))
     }
 }
 
@@ -120,8 +124,12 @@ impl ShardClock {
             let since = *known.doubt_since.get_or_insert(boot);
             known.votes_cast += u32::from(known.vote_us.is_some());
             if boot.since(since) < DOUBT_US || known.votes_cast < VOTES_IN_VAIN {
-                known.vote_us =
-                    Some(known.correction_in_force(boot, server).unwrap_or(correction_us - off_us));
+                let lost_us = known.lost_correction_us(boot, server);
+                known.vote_us = Some(lost_us.unwrap_or(correction_us - off_us));
+                // Without an agreement the server may have lost it.
+                if correction != ClockCorrection::default() {
+                    known.correction = correction;
+                }
                 return Some(ClockChange::Doubted);
             }
             change = Some(ClockChange::OwnClock(-off_us));
@@ -132,7 +140,7 @@ impl ShardClock {
             });
         }
         *known = ClockState {
-            anchor: Some(ClockAnchor { boot, shard: agreed }),
+            anchor: Some(ClockAnchor { boot, shard: agreed, correction }),
             correction,
             correction_us,
             vote_us: None,
@@ -265,6 +273,18 @@ mod tests {
         assert_eq!(change, Some(ClockChange::Doubted));
         assert_eq!(pair.clock.vote_us(), Some(correction.left_us(pair.server())));
         assert_eq!(pair.clock.vote_us(), Some(-59_990_000));
+        assert!(pair.off_us().abs() < 20_000, "calls are served meanwhile");
+    }
+
+    /// A node that has started after a step and before the agreement.
+    #[test]
+    fn calls_of_a_node_that_expects_another_time_than_is_agreed_are_refused() {
+        let mut pair = ClockFixture::new();
+        assert!(pair.off_us().abs() < 10, "calls are served");
+        pair.pass(SECOND_US);
+        assert_eq!(pair.beat(-60_000_000), Some(ClockChange::Doubted));
+        assert!(pair.off_us().unsigned_abs() > CLOCK_TOLERANCE_US, "calls are refused");
+        assert_eq!(pair.clock.vote_us(), Some(0), "it votes for the time that it knows");
     }
 
     #[test]
