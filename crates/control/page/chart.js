@@ -15,7 +15,7 @@ export function chart({ label, series, axis, text, least, values, none }) {
 	const hidden = new Set();
 	let points = [], events = [], step = 1, seconds = 300, width = 0, height = 0, top = 0, at = null;
 	const rules = svg('g'), xs = svg('g'), areas = svg('g'), marks = svg('g'), cross = svg('line.cross', { y1: TOP });
-	const drawing = svg('svg', { role: 'img', tabindex: 0 }, rules, areas, marks, xs, cross);
+	const drawing = svg('svg', { role: 'img', tabindex: 0, 'aria-label': label }, rules, areas, marks, xs, cross);
 	const tip = h('div.tip', { hidden: true }), reason = h('p'), nothing = h('div.empty', reason);
 	const node = h('div.chart', drawing, tip, nothing);
 	const shapes = series.map((each, index) => {

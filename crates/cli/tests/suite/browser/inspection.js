@@ -17,8 +17,8 @@ for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) wrong.push(`t
 for (const node of document.querySelectorAll('a, button, input, select, textarea, [role=img], [role=group], table, nav')) {
   if (!visible(node)) continue;
   const label = node.getAttribute('aria-label') || node.labels?.[0]?.textContent || node.title || node.caption?.textContent
-    || (/^(A|BUTTON)$/.test(node.tagName) && node.textContent);
-  if (!label?.trim()) wrong.push(`no name: ${describe(node)}`);
+    || (/^(A|BUTTON)$/.test(node.tagName) ? node.textContent : '');
+  if (!label.trim()) wrong.push(`no name: ${describe(node)}`);
   if (node.tabIndex > 0) wrong.push(`positive tabindex: ${describe(node)}`);
 }
 for (const node of document.querySelectorAll('th')) if (!node.scope) wrong.push(`no scope: ${describe(node)}`);
