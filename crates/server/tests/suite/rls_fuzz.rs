@@ -1,7 +1,9 @@
 //! Any bytes as a call: no panic, a status for each descriptor, and never more admitted than the limits allow.
 
 use prost::Message;
+use std::panic::{AssertUnwindSafe, RefUnwindSafe};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::rules::load;
 use tollgate_http::HeaderOptions;
 use tollgate_limiter::{Clock, Limiter, ManualClock, MemoryStore};
@@ -50,28 +52,54 @@ fn verify(request: &RateLimitRequest, answer: &RateLimitResponse) {
     assert_eq!(RateLimitResponse::decode(answer.encode_to_vec().as_slice()).unwrap(), *answer);
 }
 
-/// The tokens of the rule for everything that an answer takes, and those that it gives back.
-fn taken_and_refunded(
+/// How many tokens of the rule for everything are used after an answer, with `used` before it. What is given back follows what all
+/// descriptors of the request take, unless each is charged on its own.
+fn used_after(
+    mut used: u128,
     request: &RateLimitRequest,
     answer: &RateLimitResponse,
     charging: DescriptorCharging,
-) -> (u128, u128) {
-    let is_charged = |code: Code| match charging {
-        DescriptorCharging::AllOrNothing => answer.overall_code() == Code::Ok,
-        DescriptorCharging::Independent => code == Code::Ok,
-    };
-    let (mut taken, mut refunded) = (0, 0);
+) -> u128 {
+    let is_together = charging == DescriptorCharging::AllOrNothing;
+    let is_charged =
+        |code: Code| if is_together { answer.overall_code() == Code::Ok } else { code == Code::Ok };
+    let mut given_back = 0;
     for (one, status) in request.descriptors.iter().zip(&answer.statuses) {
         if one.limit.is_some() || !is_charged(status.code()) {
             continue;
         }
         let hits = u128::from(one.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1))));
-        *(if one.is_negative_hits { &mut refunded } else { &mut taken }) += hits;
+        match (one.is_negative_hits, is_together) {
+            (false, _) => used += hits,
+            (true, true) => given_back += hits,
+            (true, false) => used = used.saturating_sub(hits),
+        }
+        assert!(used <= u128::from(QUOTA), "{used} used: {request:?}");
     }
-    (taken, refunded)
+    used.saturating_sub(given_back)
 }
 
-fn check(charging: DescriptorCharging, requests: impl IntoIterator<Item = RateLimitRequest>) {
+/// What the inputs were, so that the targets cannot pass without reaching the limits.
+#[derive(Debug, Default)]
+struct RlsCoverage {
+    admitted: AtomicU64,
+    refused: AtomicU64,
+    refunded: AtomicU64,
+}
+
+impl RlsCoverage {
+    fn record(&self, answer: &RateLimitResponse, is_refunded: bool) {
+        let counter = if answer.overall_code() == Code::Ok { &self.admitted } else { &self.refused };
+        counter.fetch_add(1, Ordering::Relaxed);
+        self.refunded.fetch_add(u64::from(is_refunded), Ordering::Relaxed);
+    }
+}
+
+fn check(
+    charging: DescriptorCharging,
+    requests: impl IntoIterator<Item = RateLimitRequest>,
+    coverage: &RlsCoverage,
+) {
     let door = door(charging);
     let mut used: u128 = 0;
     for request in requests {
@@ -80,55 +108,121 @@ fn check(charging: DescriptorCharging, requests: impl IntoIterator<Item = RateLi
             continue;
         };
         verify(&request, &answer);
-        let (taken, refunded) = taken_and_refunded(&request, &answer, charging);
-        used += taken;
-        // What is given back in the request itself comes last.
-        assert!(used <= u128::from(QUOTA), "{used} used: {request:?}");
-        used = used.saturating_sub(refunded);
+        let used_before = used;
+        used = used_after(used, &request, &answer, charging);
+        coverage.record(&answer, used < used_before);
     }
 }
 
-#[test]
-fn fuzz_messages() {
-    let input = bolero::check!().with_iterations(5_000).with_max_len(512);
-    input.with_type::<(bool, Vec<Vec<u8>>)>().for_each(|(independent, messages)| {
-        let charging =
-            if *independent { DescriptorCharging::Independent } else { DescriptorCharging::AllOrNothing };
-        check(charging, messages.iter().filter_map(|bytes| RateLimitRequest::decode(bytes.as_slice()).ok()));
-    });
+const KEYS: [&str; 10] =
+    ["user", "path", "remote_address", "tenant", "api_key", "method", "route", "ip", "x", ""];
+const VALUES: [&str; 10] = [
+    "ann",
+    "bob",
+    "",
+    "203.0.113.7",
+    "2001:db8::7",
+    "/v1/orders/7?x=1",
+    "/a%2fb/../%00",
+    "GET",
+    "caf\u{e9}\0\r\n",
+    "*",
+];
+
+/// The choices that an input makes, one after the other; zeros when they are used up.
+struct Choices<'i>(std::slice::Iter<'i, u8>);
+
+impl Choices<'_> {
+    fn pick(&mut self, most: usize) -> usize {
+        usize::from(*self.0.next().unwrap_or(&0)) % most
+    }
+
+    fn entry(&mut self) -> Entry {
+        let value = match self.pick(VALUES.len() + 1) {
+            0 => String::from_utf8_lossy(&self.0.by_ref().take(6).copied().collect::<Vec<u8>>()).into_owned(),
+            number => VALUES[number - 1].to_owned(),
+        };
+        Entry { key: KEYS[self.pick(KEYS.len())].into(), value: value.into() }
+    }
+
+    fn descriptor(&mut self) -> RateLimitDescriptor {
+        let most = [1, 4, 100, u32::MAX];
+        RateLimitDescriptor {
+            entries: (0..self.pick(4)).map(|_| self.entry()).collect(),
+            hits_addend: match self.pick(32) {
+                0 => Some(u64::MAX),
+                1..4 => Some(self.pick(24) as u64),
+                4..12 => Some(self.pick(3) as u64),
+                _ => None,
+            },
+            is_negative_hits: self.pick(3) == 2,
+            limit: (self.pick(8) == 7).then(|| RateLimitOverride {
+                requests_per_unit: most[self.pick(most.len())],
+                unit: self.pick(9) as i32,
+            }),
+        }
+    }
+
+    fn request(&mut self) -> RateLimitRequest {
+        let hits_addend = [0, 1, 2, 7][self.pick(4)];
+        let descriptors = (0..[1, 1, 1, 2, 3, 5, 1, 0][self.pick(8)]).map(|_| self.descriptor()).collect();
+        RateLimitRequest { domain: "edge".to_owned(), descriptors, hits_addend }
+    }
+
+    /// Overwrites, inserts or removes up to two bytes.
+    fn damage(&mut self, bytes: &mut Vec<u8>) {
+        for _ in 0..[0, 0, 1, 2][self.pick(4)] {
+            let at = (self.pick(256) << 8 | self.pick(256)) % bytes.len();
+            match self.pick(3) {
+                0 => bytes[at] = self.pick(256) as u8,
+                1 => bytes.insert(at, self.pick(256) as u8),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.len() == 0
+    }
 }
 
-type FuzzedDescriptor = (Vec<(u8, String)>, Option<u64>, bool, Option<(u32, i32)>);
+/// Plays the requests that each input makes, as `receive` hands them on.
+fn fuzz(receive: impl Fn(RateLimitRequest, &mut Choices<'_>) -> Option<RateLimitRequest> + RefUnwindSafe) {
+    let coverage = RlsCoverage::default();
+    let reached = AssertUnwindSafe(&coverage);
+    let input = bolero::check!().with_iterations(2_000).with_max_len(1_024);
+    let input = input.with_generator(bolero::produce::<Vec<u8>>().with().len(16..512_usize));
+    input.for_each(|bytes| {
+        let mut choices = Choices(bytes.iter());
+        let charging = [DescriptorCharging::AllOrNothing, DescriptorCharging::Independent][choices.pick(2)];
+        let mut requests = Vec::new();
+        while !choices.is_over() {
+            let request = choices.request();
+            requests.extend(receive(request, &mut choices));
+        }
+        check(charging, requests, &reached);
+    });
+    println!("{coverage:?}");
+    let RlsCoverage { admitted, refused, refunded } = coverage;
+    let counts = [admitted, refused, refunded].map(AtomicU64::into_inner);
+    assert!(counts.iter().all(|count| *count > 500), "admitted, refused, refunded: {counts:?}");
+}
 
-/// Messages that are well-formed: keys that mean something, and paths and costs of any kind.
 #[test]
 fn fuzz_requests() {
-    const KEYS: [&str; 10] =
-        ["user", "path", "remote_address", "tenant", "api_key", "method", "route", "ip", "x", ""];
-    let input = bolero::check!().with_iterations(2_000).with_max_len(1_024);
-    let input = input.with_type::<(bool, Vec<(u32, Vec<FuzzedDescriptor>)>)>();
-    input.for_each(|(independent, requests)| {
-        let descriptor = |(entries, hits, is_negative, limit): &FuzzedDescriptor| RateLimitDescriptor {
-            entries: entries
-                .iter()
-                .map(|(key, value)| Entry {
-                    key: KEYS[usize::from(*key) % KEYS.len()].into(),
-                    value: if key % 2 == 0 { value.clone().into() } else { format!("/{value}").into() },
-                })
-                .collect(),
-            // Small costs are the ones that pass.
-            hits_addend: hits.map(|hits| if hits % 4 == 0 { hits } else { hits % 7 }),
-            is_negative_hits: *is_negative,
-            limit: limit
-                .map(|(requests, unit)| RateLimitOverride { requests_per_unit: requests, unit: unit % 9 }),
-        };
-        let requests = requests.iter().map(|(hits, descriptors)| RateLimitRequest {
-            domain: "edge".to_owned(),
-            descriptors: descriptors.iter().map(descriptor).collect(),
-            hits_addend: hits % 5,
-        });
-        let charging =
-            if *independent { DescriptorCharging::Independent } else { DescriptorCharging::AllOrNothing };
-        check(charging, requests);
+    fuzz(|request, _| Some(request));
+}
+
+/// Messages with damaged bytes, some of which still decode.
+#[test]
+fn fuzz_messages() {
+    let unreadable = AtomicU64::new(0);
+    fuzz(|request, choices| {
+        let mut bytes = request.encode_to_vec();
+        choices.damage(&mut bytes);
+        let decoded = RateLimitRequest::decode(bytes.as_slice()).ok();
+        unreadable.fetch_add(u64::from(decoded.is_none()), Ordering::Relaxed);
+        decoded
     });
+    assert!(unreadable.into_inner() > 500);
 }
