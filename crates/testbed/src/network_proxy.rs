@@ -72,9 +72,22 @@ impl WordRewrites {
 #[derive(Debug)]
 pub struct NetworkProxy {
     address: SocketAddr,
-    mode: watch::Sender<NetworkMode>,
+    state: watch::Sender<NetworkState>,
     target: Arc<Mutex<String>>,
     task: JoinHandle<()>,
+}
+
+/// The mode, and how often connections were broken: a watcher that misses a short `Reset` still finds it counted.
+#[derive(Clone, Copy, Debug)]
+struct NetworkState {
+    mode: NetworkMode,
+    resets: u64,
+}
+
+impl NetworkState {
+    fn breaks_connections(self) -> bool {
+        matches!(self.mode, NetworkMode::Reset | NetworkMode::Refuse)
+    }
 }
 
 impl NetworkProxy {
@@ -107,10 +120,10 @@ impl NetworkProxy {
 
     fn serve(listener: TcpListener, target: &str, rewrites: WordRewrites) -> Self {
         let address = listener.local_addr().expect("an address");
-        let (mode, modes) = watch::channel(NetworkMode::Pass);
+        let (state, states) = watch::channel(NetworkState { mode: NetworkMode::Pass, resets: 0 });
         let target = Arc::new(Mutex::new(target.to_owned()));
-        let task = tokio::spawn(accept(listener, address, Arc::clone(&target), modes, Arc::new(rewrites)));
-        Self { address, mode, target, task }
+        let task = tokio::spawn(accept(listener, address, Arc::clone(&target), states, Arc::new(rewrites)));
+        Self { address, state, target, task }
     }
 
     /// The Redis URL of the proxy.
@@ -125,7 +138,10 @@ impl NetworkProxy {
 
     /// Sets the mode for new and for open connections.
     pub fn set(&self, mode: NetworkMode) {
-        self.mode.send_replace(mode);
+        self.state.send_modify(|state| {
+            state.mode = mode;
+            state.resets += u64::from(state.breaks_connections());
+        });
     }
 
     /// Sets the server for new connections.
@@ -144,22 +160,24 @@ async fn accept(
     first: TcpListener,
     address: SocketAddr,
     target: Arc<Mutex<String>>,
-    mut modes: watch::Receiver<NetworkMode>,
+    mut states: watch::Receiver<NetworkState>,
     rewrites: Arc<WordRewrites>,
 ) {
     let mut listener = Some(first);
     let mut connections = JoinSet::new();
     loop {
-        if *modes.borrow_and_update() == NetworkMode::Refuse {
+        if states.borrow_and_update().mode == NetworkMode::Refuse {
             listener = None;
         } else if listener.is_none() {
             listener = Some(TcpListener::bind(address).await.expect("the port is still free"));
         }
         tokio::select! {
-            changed = modes.changed() => if changed.is_err() { return },
+            changed = states.changed() => if changed.is_err() { return },
             Some(Ok((client, _))) = async { Some(listener.as_ref()?.accept().await) } => {
+                // Read before the target: a connection to an old target is broken by the reset that follows the change.
+                let resets = states.borrow().resets;
                 let target = target.lock().clone();
-                connections.spawn(serve(client, target, modes.clone(), Arc::clone(&rewrites)));
+                connections.spawn(serve(client, target, states.clone(), resets, Arc::clone(&rewrites)));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -169,7 +187,8 @@ async fn accept(
 async fn serve(
     mut client: TcpStream,
     target: String,
-    mut modes: watch::Receiver<NetworkMode>,
+    mut states: watch::Receiver<NetworkState>,
+    resets: u64,
     rewrites: Arc<WordRewrites>,
 ) {
     let Ok(mut server) = TcpStream::connect(&target).await else { return };
@@ -177,11 +196,11 @@ async fn serve(
     let broken = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let up = copy(from_client, to_server, modes.clone(), ProxyDirection::Up, &rewrites);
-        let down = copy(from_server, to_client, modes.clone(), ProxyDirection::Down, &rewrites);
+        let up = copy(from_client, to_server, states.clone(), ProxyDirection::Up, &rewrites);
+        let down = copy(from_server, to_client, states.clone(), ProxyDirection::Down, &rewrites);
         tokio::select! {
             copied = async { tokio::try_join!(up, down) } => copied.is_err(),
-            _ = modes.wait_for(|mode| matches!(mode, NetworkMode::Reset | NetworkMode::Refuse)) => true,
+            _ = states.wait_for(|state| state.breaks_connections() || state.resets != resets) => true,
         }
     };
     if broken {
@@ -204,12 +223,12 @@ type Packet = (Instant, Vec<u8>);
 async fn copy(
     from: ReadHalf<'_>,
     to: WriteHalf<'_>,
-    modes: watch::Receiver<NetworkMode>,
+    states: watch::Receiver<NetworkState>,
     direction: ProxyDirection,
     rewrites: &WordRewrites,
 ) -> Result<(), PacketLost> {
     let (packets, queue) = mpsc::unbounded_channel();
-    let (read, ()) = tokio::join!(receive(from, packets, modes, direction, rewrites), deliver(to, queue));
+    let (read, ()) = tokio::join!(receive(from, packets, states, direction, rewrites), deliver(to, queue));
     read
 }
 
@@ -217,26 +236,26 @@ async fn copy(
 async fn receive(
     mut from: ReadHalf<'_>,
     packets: mpsc::UnboundedSender<Packet>,
-    mut modes: watch::Receiver<NetworkMode>,
+    mut states: watch::Receiver<NetworkState>,
     direction: ProxyDirection,
     rewrites: &WordRewrites,
 ) -> Result<(), PacketLost> {
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let mode = *modes.borrow_and_update();
+        let mode = states.borrow_and_update().mode;
         if mode == NetworkMode::HalfClose && direction == ProxyDirection::Down {
             return Ok(());
         }
         let count = tokio::select! {
             read = from.read(&mut buffer) => read.unwrap_or(0),
-            changed = modes.changed() => if changed.is_ok() { continue } else { 0 },
+            changed = states.changed() => if changed.is_ok() { continue } else { 0 },
         };
         if count == 0 {
             return Ok(());
         }
         rewrites.apply(direction, &mut buffer[..count]);
         let mut due = Instant::now();
-        let mode = *modes.borrow();
+        let mode = states.borrow().mode;
         match mode {
             NetworkMode::BlackHole => continue,
             NetworkMode::Garble if direction == ProxyDirection::Down => {
