@@ -206,7 +206,8 @@ impl Limiter {
         if snapshot.rules.set.has_replacements() && prepared.len() > 1 {
             drop_replaced(snapshot, &mut prepared);
         }
-        never_above_limit(&prepared)?;
+        each_within_limit(&mut prepared)?;
+        together_within_limit(&prepared)?;
         if prepared.iter().any(|part| part.decided.is_some_and(|decision| !decision.allowed())) {
             // Refused already: the others only say how they stand.
             prepared.iter_mut().for_each(|part| part.operation = TokenOperation::Look);
@@ -222,9 +223,9 @@ impl Limiter {
         part: &RequestPart<'_>,
         guards: &mut SmallVec<[u64; 1]>,
     ) -> Result<PreparedPart, InvalidRequest> {
-        // What is given back may be more than a limit holds.
-        let cost = if part.operation == TokenOperation::Refund { 1 } else { part.request.cost };
-        let request = &Request { cost, ..part.request };
+        // What is given back may be more than a limit holds, and a limit that does not hold the cost may be replaced by that of another
+        // part: the cost is compared when the limits of all parts are known.
+        let request = &Request { cost: 1, ..part.request };
         validate(&part.request)?;
         let hashes = self.hashes(request);
         let (mut decided, mut route, mut found) = (None, 0, Charges::new());
@@ -409,8 +410,30 @@ fn drop_replaced(snapshot: &Arc<Snapshot>, parts: &mut PreparedParts) {
     }
 }
 
+/// An error if a part takes or looks for more than an enforced limit holds; other limits do not count such a request.
+fn each_within_limit(parts: &mut PreparedParts) -> Result<(), InvalidPart> {
+    for (index, part) in parts.iter_mut().enumerate() {
+        let cost = part.cost;
+        if part.operation == TokenOperation::Refund || part.decided.is_some() {
+            continue;
+        }
+        let exceeds = |charge: &OwnedCharge| cost > u64::from(charge.meter.quota());
+        if let Some(charge) = part.charges.iter().find(|charge| charge.enforced && exceeds(charge)) {
+            let error = cost_above_limit(&part.snapshot.rules, charge.id, cost);
+            return Err(InvalidPart { part: index, error });
+        }
+        for charge in (0..part.charges.len()).rev() {
+            if exceeds(&part.charges[charge]) {
+                part.charges.remove(charge);
+                part.addresses.remove(charge);
+            }
+        }
+    }
+    Ok(())
+}
+
 /// An error if the parts together take more of a state than its limit holds: then no wait helps.
-fn never_above_limit(parts: &PreparedParts) -> Result<(), InvalidPart> {
+fn together_within_limit(parts: &PreparedParts) -> Result<(), InvalidPart> {
     let mut taken: SmallVec<[(StateKey, u64); 8]> = SmallVec::new();
     for (index, part) in parts.iter().enumerate() {
         if part.operation != TokenOperation::Take || part.decided.is_some() {

@@ -16,6 +16,7 @@ use smallvec::SmallVec;
 use std::future::poll_fn;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::{InvalidRequest, Outcome, OutcomeFold};
 use tollgate_core::key::RequestHasher;
@@ -56,6 +57,8 @@ struct PendingCheck {
     /// The client's key for abuse detection, if this check was sampled.
     watched: Option<u64>,
     now: UnixTime,
+    /// When the decision stops waiting, if it has waited for the store before.
+    deadline: Option<Instant>,
     /// What it needs to draw from grants; none if there is none for it.
     grants: Option<Box<GrantRequest>>,
     take: Box<dyn PendingTake>,
@@ -139,6 +142,7 @@ impl Limiter {
             late: LateObservation::default(),
             watched: None,
             now,
+            deadline: None,
             grants,
             take,
         };
@@ -216,9 +220,19 @@ impl Pending<'_> {
         self.waiting.watched = Some(key);
     }
 
+    /// Waits no longer than until `deadline`.
+    pub(crate) fn wait_until(&mut self, deadline: Instant) {
+        self.waiting.deadline = Some(deadline);
+    }
+
     /// Waits for the store, at most for its timeout, and decides.
     pub async fn decision(mut self) -> Decision {
-        poll_fn(|context| self.waiting.take.poll_answered(context)).await;
+        let deadline = self.waiting.deadline;
+        let answered = poll_fn(|context| self.waiting.take.poll_answered(context));
+        match deadline {
+            Some(deadline) => drop(timeout_at(deadline, answered).await),
+            None => answered.await,
+        }
         let answers = self.waiting.take.answers();
         let grants = self.waiting.grants.take();
         let (mut decision, refusing) = self.conclude(answers);

@@ -76,7 +76,8 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
 
     /// Gives tokens back to states: the cost of each question. A bucket rises to its capacity less what is lent, at most,
     /// and a window counts down to nothing. The answers are as those of [`SharedStore::peek`], with the wait of a request
-    /// that costs 1; none for a state that was not changed, or of which that is not known.
+    /// that costs 1; none for a state that was not changed, or of which that is not known. A future that is dropped after it was
+    /// polled changes the states all the same.
     fn refund(&self, states: Vec<StateQuestion>) -> PeekFuture<'_>;
 
     /// Lets states start fresh, and tells the other nodes which client it was. Returns how many existed.
@@ -150,7 +151,8 @@ pub trait PendingTake: fmt::Debug + Send + Sync {
     /// Waits until all servers have answered or timed out.
     fn poll_answered(&mut self, context: &mut Context<'_>) -> Poll<()>;
 
-    /// The steps that are known, and the charges that the store could not decide.
+    /// The steps that are known, and the charges that the store could not decide: those without an answer, if the caller stops
+    /// waiting.
     fn answers(&mut self) -> TakeAnswers;
 
     /// Spends what is reserved if the request has passed all of its limits, else returns it.

@@ -29,7 +29,8 @@ use tollgate_limiter::Clock;
 pub(super) const SHORTEST_INTERVAL: Duration = Duration::from_millis(200);
 /// Further apart than this, one of the clocks is wrong.
 const WORRYING_DRIFT_US: u64 = 500_000;
-/// The secret is looked at with one heartbeat in so many, and whenever a shard turns out to have lost its data.
+/// The secret is looked at with one heartbeat in so many, whenever a shard turns out to have lost its data, and when nodes join: one
+/// that finds no secret waits for the others to restore it.
 const SECRET_EVERY: u64 = 10;
 /// For so long a node that finds no secret waits for others to restore it: they send a heartbeat each second, and after
 /// an outage as soon as they are connected again.
@@ -75,6 +76,8 @@ enum HeartbeatOutcome {
     NoAnswer,
     /// It counted this node with the others.
     Counted,
+    /// It counted more nodes than before.
+    NodesJoined,
     /// It counted this node, but did not know of it any more: it was restarted empty, or the node was silent for long.
     DataLost,
 }
@@ -147,6 +150,7 @@ impl FleetMembership {
         let mut shards = self.shards.lock();
         let known = shards.entry(shard.number()).or_default();
         let is_data_lost = answer.is_new && known.nodes > 0;
+        let is_larger = answer.nodes > known.nodes;
         known.nodes = answer.nodes;
         if description.is_some() {
             known.described = now;
@@ -154,7 +158,11 @@ impl FleetMembership {
         if description.is_some() || is_data_lost {
             known.description = description;
         }
-        if is_data_lost { HeartbeatOutcome::DataLost } else { HeartbeatOutcome::Counted }
+        match (is_data_lost, is_larger) {
+            (true, _) => HeartbeatOutcome::DataLost,
+            (false, true) => HeartbeatOutcome::NodesJoined,
+            (false, false) => HeartbeatOutcome::Counted,
+        }
     }
 
     /// Notes the difference between the store's clock and this node's. `doubt_us` is how long the measurement took.
@@ -191,6 +199,7 @@ impl StoreCore {
         if !is_secret_known
             || number.is_multiple_of(SECRET_EVERY)
             || outcomes.contains(&HeartbeatOutcome::DataLost)
+            || outcomes.contains(&HeartbeatOutcome::NodesJoined)
         {
             self.keep_secret().await;
         }
@@ -378,23 +387,28 @@ impl StoreCore {
                     self.addresses.store(Some(Arc::new(addresses)));
                 }
             }
-            Ok(None) => tracing::warn!("fleet secret in the store is malformed"),
+            Ok(None) => {
+                let shard = self.servers.shard_of(self.secret_key().as_bytes());
+                shard.note_error(&Failure::InvalidAnswer(
+                    "the fleet secret in the store is malformed; delete its key",
+                ));
+            }
             Err(failure) => tracing::debug!(%failure, "fleet secret cannot be read"),
         }
     }
 
     /// Waits for another node to restore the secret in an empty store: the store may have been restarted without its
     /// data, and a second secret would be a second count for each client.
-    async fn await_secret(&self, shard: &Arc<RedisShard>, key: &str) -> Result<Option<FleetSecret>, Failure> {
+    async fn await_secret(&self, shard: &Arc<RedisShard>, key: &str) -> Result<StoredSecret, Failure> {
         let end = Instant::now() + SECRET_PATIENCE;
         let mut has_logged = false;
         loop {
-            let kept = shard.call_noting_errors(redis::cmd("GET").arg(key)).await?;
-            if kept != Value::Nil {
-                return Ok(text(&kept).and_then(parse_secret));
+            let kept = stored_secret(shard, key).await?;
+            if kept != StoredSecret::None {
+                return Ok(kept);
             }
             if Instant::now() >= end {
-                return Ok(None);
+                return Ok(kept);
             }
             if !std::mem::replace(&mut has_logged, true) {
                 let wait_ms = SECRET_PATIENCE.as_millis() as u64;
@@ -407,14 +421,23 @@ impl StoreCore {
         }
     }
 
+    fn secret_key(&self) -> String {
+        format!("{}secret", self.settings.prefix)
+    }
+
+    /// The secret of the store, written if there was none; none if it is malformed and this node knows no other.
     async fn shared_secret(&self) -> Result<Option<FleetSecret>, Failure> {
-        let key = format!("{}secret", self.settings.prefix);
+        let key = self.secret_key();
         let shard = self.servers.shard_of(key.as_bytes());
         let known = self.addresses.load_full().map(|addresses| addresses.secret());
-        if known.is_none()
-            && let Some(kept) = self.await_secret(&shard, &key).await?
-        {
-            return Ok(Some(kept));
+        let kept = match known {
+            Some(_) => stored_secret(&shard, &key).await?,
+            None => self.await_secret(&shard, &key).await?,
+        };
+        match kept {
+            StoredSecret::Valid(secret) => return Ok(Some(secret)),
+            StoredSecret::Malformed if known.is_none() => return Ok(None),
+            StoredSecret::Malformed | StoredSecret::None => {}
         }
         let offered = known.unwrap_or_else(|| {
             let random = RandomState::new();
@@ -422,10 +445,43 @@ impl StoreCore {
             FleetSecret(std::array::from_fn(|index| halves[index / 8][index % 8]))
         });
         let spelled: String = offered.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        shard.call_noting_errors(redis::cmd("SET").arg(&key).arg(spelled).arg("NX")).await?;
-        let kept = shard.call_noting_errors(redis::cmd("GET").arg(&key)).await?;
-        Ok(text(&kept).and_then(parse_secret))
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(spelled);
+        if kept == StoredSecret::Malformed {
+            tracing::error!(key, "fleet secret in the store was malformed; restored");
+        } else {
+            set.arg("NX");
+        }
+        shard.call_noting_errors(&set).await?;
+        match stored_secret(&shard, &key).await? {
+            StoredSecret::Valid(secret) => Ok(Some(secret)),
+            StoredSecret::None | StoredSecret::Malformed => Ok(None),
+        }
     }
+}
+
+/// What the store has under the key of the secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StoredSecret {
+    None,
+    Valid(FleetSecret),
+    Malformed,
+}
+
+async fn stored_secret(shard: &RedisShard, key: &str) -> Result<StoredSecret, Failure> {
+    let kept = match shard.call(redis::cmd("GET").arg(key)).await {
+        Err(failure) if failure.to_string().starts_with("WRONGTYPE") => return Ok(StoredSecret::Malformed),
+        Err(failure) => {
+            shard.note_error(&failure);
+            return Err(failure);
+        }
+        Ok(kept) => kept,
+    };
+    Ok(match (&kept, text(&kept).and_then(parse_secret)) {
+        (Value::Nil, _) => StoredSecret::None,
+        (_, Some(secret)) => StoredSecret::Valid(secret),
+        (_, None) => StoredSecret::Malformed,
+    })
 }
 
 fn read(value: &Value) -> Option<HeartbeatReply> {

@@ -67,12 +67,12 @@ impl InFlightSlot {
         let member = self.core.member(self.number);
         let expires_us = self.longest_us.min(EXPIRES_US);
         self.may_be_stored.store(true, Ordering::Relaxed);
-        let ended = self.core.take_ended(&self.key);
+        let mut removed = RemovedSlots::take(&self.core, &self.key);
         let mut args = vec![text(limit), member.into_bytes(), text(expires_us)];
-        args.extend(ended.iter().map(|number| self.core.member(*number).into_bytes()));
+        args.extend(removed.numbers.iter().map(|number| self.core.member(*number).into_bytes()));
         let answer = self.core.run_slots(&self.key, "take", &args).await;
-        if answer.is_err() && !ended.is_empty() {
-            self.core.end_slots(&self.key, &ended);
+        if answer.is_ok() {
+            removed.numbers.clear();
         }
         if matches!(answer, Err(Failure::Unavailable)) {
             self.may_be_stored.store(false, Ordering::Relaxed);
@@ -92,6 +92,28 @@ impl InFlightSlot {
         self.may_be_stored.store(true, Ordering::Relaxed);
         let until = self.core.lease_time() + self.longest_us;
         self.core.holdings.held.lock().entry(Arc::clone(&self.key)).or_default().insert(self.number, until);
+    }
+}
+
+/// Slots that ended, removed at the store by the call for another slot. If it fails, or is not waited for, they are removed by a
+/// call of their own.
+struct RemovedSlots<'s> {
+    core: &'s Arc<StoreCore>,
+    key: &'s Arc<str>,
+    numbers: Vec<u64>,
+}
+
+impl<'s> RemovedSlots<'s> {
+    fn take(core: &'s Arc<StoreCore>, key: &'s Arc<str>) -> Self {
+        Self { core, key, numbers: core.take_ended(key) }
+    }
+}
+
+impl Drop for RemovedSlots<'_> {
+    fn drop(&mut self) {
+        if !self.numbers.is_empty() {
+            self.core.end_slots(self.key, &self.numbers);
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use crate::script_call::NamedScript;
 use redis::Value;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
+use tokio::task::JoinHandle;
 use tollgate_core::algorithm::StateKind;
 use tollgate_core::lending::{Prefetch, StoredState};
 use tollgate_core::script::{
@@ -28,39 +29,68 @@ static RESET: LazyLock<NamedScript> = LazyLock::new(|| NamedScript::new(script::
 /// The indices of questions about one client: by its key, and by the cost that is asked about.
 type QuestionGroups<'q> = BTreeMap<(&'q str, u32), Vec<usize>>;
 
+/// Calls that run at the same time, each with the indices of the states that it is about. No call waits for another: a decision
+/// may need several, and waits no longer than for one.
+#[derive(Default)]
+pub(crate) struct StateCalls(Vec<(Vec<usize>, JoinHandle<Option<Vec<StateAnswer>>>)>);
+
+impl StateCalls {
+    pub(crate) fn start(
+        &mut self,
+        core: &StoreCore,
+        indices: Vec<usize>,
+        call: impl Future<Output = Option<Vec<StateAnswer>>> + Send + 'static,
+    ) {
+        self.0.push((indices, core.runtime.spawn(call)));
+    }
+
+    /// The answers about `count` states.
+    pub(crate) async fn answers(self, count: usize) -> Vec<Option<StateAnswer>> {
+        let mut answers = vec![None; count];
+        for (indices, call) in self.0 {
+            let Ok(Some(found)) = call.await else { continue };
+            for (index, answer) in indices.into_iter().zip(found) {
+                answers[index] = Some(answer);
+            }
+        }
+        answers
+    }
+}
+
 impl StoreCore {
     /// See [`SharedStore::peek`](tollgate_limiter::SharedStore::peek).
-    pub(crate) async fn peek(&self, states: &[StateQuestion]) -> Vec<Option<StateAnswer>> {
-        let mut answers = vec![None; states.len()];
+    pub(crate) async fn peek(self: &Arc<Self>, states: &[StateQuestion]) -> Vec<Option<StateAnswer>> {
+        let mut calls = StateCalls::default();
         let mut groups = QuestionGroups::new();
         for (index, question) in states.iter().enumerate() {
             let Some(address) = &question.address else { continue };
             if question.meter.algorithm().state_kind() == StateKind::InFlight {
-                answers[index] = self.peek_slots(question, address).await;
+                let (core, address, quota) = (Arc::clone(self), address.clone(), question.meter.quota());
+                let call = async move { Some(vec![core.peek_slots(&address, quota).await?]) };
+                calls.start(self, vec![index], call);
             } else {
                 groups.entry((&address.key, question.cost)).or_default().push(index);
             }
         }
         for ((key, cost), indices) in groups {
             for indices in indices.chunks(MOST_AT_ONCE) {
-                let some: Vec<&StateQuestion> = indices.iter().map(|index| &states[*index]).collect();
-                let Some(found) = self.peek_client(key, cost, &some).await else { continue };
-                for (index, answer) in indices.iter().zip(found) {
-                    answers[*index] = Some(answer);
-                }
+                let some: Vec<StateQuestion> = indices.iter().map(|index| states[*index].clone()).collect();
+                let (core, key) = (Arc::clone(self), key.to_owned());
+                let call = async move { core.peek_client(&key, cost, &some).await };
+                calls.start(self, indices.to_vec(), call);
             }
         }
-        answers
+        calls.answers(states.len()).await
     }
 
-    async fn peek_slots(&self, question: &StateQuestion, address: &StateAddress) -> Option<StateAnswer> {
+    async fn peek_slots(&self, address: &StateAddress, quota: u32) -> Option<StateAnswer> {
         let held = self.held_slots(address).await?;
-        let remaining = question.meter.quota().saturating_sub(held);
+        let remaining = quota.saturating_sub(held);
         Some(StateAnswer { status: RequestStatus { remaining, ..RequestStatus::default() }, lent: 0 })
     }
 
-    async fn peek_client(&self, key: &str, cost: u32, states: &[&StateQuestion]) -> Option<Vec<StateAnswer>> {
-        let fields = states.iter().filter_map(|question| Some((*question, question.address.as_ref()?.field)));
+    async fn peek_client(&self, key: &str, cost: u32, states: &[StateQuestion]) -> Option<Vec<StateAnswer>> {
+        let fields = states.iter().filter_map(|question| Some((question, question.address.as_ref()?.field)));
         let runs = SmallVec::from_iter([RequestRun { repeats: 0, cost }]);
         let call =
             ScriptCall { runs, charges: fields.map(|(question, field)| charge(question, field)).collect() };

@@ -5,12 +5,12 @@
 
 use crate::StoreCore;
 use crate::connection::Failure;
-use crate::key_states::charge;
+use crate::key_states::{StateCalls, charge};
 use crate::script_call::NamedScript;
 use redis::Value;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use tollgate_core::script::{self, ReplyState, RequestRun, ScriptCall};
 use tollgate_limiter::{StateAnswer, StateQuestion};
 
@@ -21,8 +21,8 @@ static REFUND: LazyLock<NamedScript> = LazyLock::new(|| NamedScript::new(script:
 
 impl StoreCore {
     /// See [`SharedStore::refund`](tollgate_limiter::SharedStore::refund).
-    pub(crate) async fn refund(&self, states: &[StateQuestion]) -> Vec<Option<StateAnswer>> {
-        let mut answers = vec![None; states.len()];
+    pub(crate) async fn refund(self: &Arc<Self>, states: &[StateQuestion]) -> Vec<Option<StateAnswer>> {
+        let mut calls = StateCalls::default();
         let mut by_key: BTreeMap<&str, Vec<(usize, StateQuestion)>> = BTreeMap::new();
         for (index, question) in states.iter().enumerate() {
             let Some(address) = &question.address else { continue };
@@ -33,22 +33,28 @@ impl StoreCore {
         }
         for (key, states) in by_key {
             for states in states.chunks(MOST_AT_ONCE) {
-                let Some(found) = self.refund_client(key, states).await else { continue };
-                for ((index, _), answer) in states.iter().zip(found) {
-                    answers[*index] = Some(answer);
-                }
+                let (indices, some): (Vec<usize>, Vec<StateQuestion>) = states.iter().cloned().unzip();
+                let (core, key) = (Arc::clone(self), key.to_owned());
+                // Counted as pending, so that a node that stops waits for it.
+                core.queues.add_pending();
+                let call = async move {
+                    let answers = core.refund_client(&key, &some).await;
+                    core.queues.remove_pending(1);
+                    answers
+                };
+                calls.start(self, indices, call);
             }
         }
-        answers
+        calls.answers(states.len()).await
     }
 
-    async fn refund_client(&self, key: &str, states: &[(usize, StateQuestion)]) -> Option<Vec<StateAnswer>> {
+    async fn refund_client(&self, key: &str, states: &[StateQuestion]) -> Option<Vec<StateAnswer>> {
         let call = |question: &StateQuestion| {
             let charge = charge(question, question.address.as_ref()?.field);
             let runs = SmallVec::from_iter([RequestRun { repeats: 1, cost: question.cost }]);
             Some(ScriptCall { runs, charges: SmallVec::from_iter([charge]) })
         };
-        let calls: Vec<ScriptCall> = states.iter().filter_map(|(_, question)| call(question)).collect();
+        let calls: Vec<ScriptCall> = states.iter().filter_map(call).collect();
         let shard = self.servers.shard_of(key.as_bytes());
         if !self.knows_clock(&shard).await {
             return None;
@@ -65,7 +71,7 @@ impl StoreCore {
         }
         let now = script::read_time(time).ok()?;
         let mut answers = Vec::new();
-        for (((_, question), call), reply) in states.iter().zip(&calls).zip(replies) {
+        for ((question, call), reply) in states.iter().zip(&calls).zip(replies) {
             let Value::BulkString(reply) = reply else { return None };
             match ReplyState::decode_refund(call, now, reply) {
                 Ok(ReplyState::Stored(state)) => {

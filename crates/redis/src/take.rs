@@ -69,6 +69,15 @@ impl RedisTake {
         }
     }
 
+    /// What is answered from now on becomes credit of the lease.
+    fn stop_waiting(&mut self) {
+        for group in 0..self.groups.len() {
+            let Some(mut receiver) = self.groups[group].receiver.take() else { continue };
+            receiver.close();
+            self.record(group, receiver.try_recv().unwrap_or(Verdict::Failed));
+        }
+    }
+
     fn record(&mut self, group: usize, verdict: Verdict) {
         let Self { answers, reserved, groups, .. } = self;
         let charges = &groups[group].charges;
@@ -95,6 +104,7 @@ impl PendingTake for RedisTake {
     }
 
     fn answers(&mut self) -> TakeAnswers {
+        self.stop_waiting();
         std::mem::take(&mut self.answers)
     }
 
@@ -117,14 +127,7 @@ impl PendingTake for RedisTake {
 impl Drop for RedisTake {
     /// Returns the tokens that are reserved for a request that is not waited for any more.
     fn drop(&mut self) {
-        for group in 0..self.groups.len() {
-            if let Some(mut receiver) = self.groups[group].receiver.take() {
-                receiver.close();
-                if let Ok(verdict) = receiver.try_recv() {
-                    self.record(group, verdict);
-                }
-            }
-        }
+        self.stop_waiting();
         self.resolve(Passed::No);
     }
 }

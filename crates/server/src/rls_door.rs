@@ -17,6 +17,7 @@ pub mod proto;
 use answer::{DescriptorVerdict, Verdicts, answer};
 use connection::GrpcServices;
 use descriptors::{DecodedDescriptor, MOST_DESCRIPTORS, RefusedDescriptor};
+use futures_util::future::join_all;
 use proto::{RateLimitRequest, RateLimitResponse};
 use serde::Deserialize;
 use smallvec::SmallVec;
@@ -113,17 +114,14 @@ impl RlsDoor {
             RlsCheck::Decided(verdicts) => verdicts,
             RlsCheck::Together(check) => return self.answer_decided(check.decisions().await),
             RlsCheck::Independent(checks) => {
-                let mut verdicts = Verdicts::new();
-                for check in checks {
-                    verdicts.push(match check {
-                        Err(refused) => DescriptorVerdict::Refused(refused),
-                        Ok(check) => match check.decisions().await.pop() {
-                            Some(decision) => DescriptorVerdict::Decided(decision),
-                            None => DescriptorVerdict::Unchecked,
-                        },
-                    });
-                }
-                verdicts
+                let verdicts = checks.into_iter().map(async |check| match check {
+                    Err(refused) => DescriptorVerdict::Refused(refused),
+                    Ok(check) => match check.decisions().await.pop() {
+                        Some(decision) => DescriptorVerdict::Decided(decision),
+                        None => DescriptorVerdict::Unchecked,
+                    },
+                });
+                join_all(verdicts).await.into_iter().collect()
             }
         };
         answer(&verdicts, &self.headers)

@@ -126,6 +126,8 @@ pub enum SettingError {
     NodeName,
     #[error("a secret is 32 hexadecimal digits, such as `openssl rand -hex 16` prints")]
     StoreSecret,
+    #[error("a prefix has no braces: in a Cluster they would put all keys into one slot")]
+    StorePrefix,
     #[error("a gateway needs an upstream: --upstream http://127.0.0.1:3000")]
     NoUpstream,
     #[error("there is no upstream `{name}`; there are: {known}")]

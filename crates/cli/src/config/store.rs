@@ -96,6 +96,7 @@ pub fn read(flags: StoreFlags, file: Option<&WrittenRedis>) -> Result<StoreConfi
     let mut settings = RedisSettings::default();
     settings.timeout = timeout(file.timeout.as_ref())?.unwrap_or(settings.timeout);
     if let Some(prefix) = &file.prefix {
+        check_prefix(prefix)?;
         settings.prefix.clone_from(prefix);
     }
     settings.secret = file.secret.as_deref().map(parse_secret).transpose()?;
@@ -133,6 +134,7 @@ pub fn check(document: &mut Document, file: &WrittenRedis) {
     };
     report(section.field("timeout"), timeout(file.timeout.as_ref()).err());
     report(section.field("emergency_per_second"), emergency_per_second(None, Some(file)).err());
+    report(section.field("prefix"), file.prefix.as_deref().and_then(|prefix| check_prefix(prefix).err()));
     report(section.field("secret"), file.secret.as_deref().and_then(|text| parse_secret(text).err()));
     report(section.field("local_factor"), file.local_factor.and_then(|factor| permille(factor).err()));
     if let Some(lease) = &file.lease {
@@ -198,6 +200,10 @@ pub(super) fn parse_secret(text: &str) -> Result<[u8; 16], SettingError> {
             u8::from_str_radix(&text[2 * index..2 * index + 2], 16).map_err(|_| SettingError::StoreSecret)?;
     }
     Ok(secret)
+}
+
+fn check_prefix(prefix: &str) -> Result<(), SettingError> {
+    if prefix.contains(['{', '}']) { Err(SettingError::StorePrefix) } else { Ok(()) }
 }
 
 fn permille(factor: f64) -> Result<u32, SettingError> {

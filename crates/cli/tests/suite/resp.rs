@@ -108,6 +108,7 @@ for protocol in (2, 3):
     assert client.execute_command("TOLLGATE.CHECK", key, "/v1/orders") == [0, 3, 2, -1, 1200, b"orders"]
     assert client.execute_command("TOLLGATE.CHECK", key, "/") == [0, -1, -1, -1, 0, None]
     assert client.info()["tollgate_version"]
+    assert client.command()["cl.throttle"]["arity"] == -5
     try:
         client.get("x")
         raise AssertionError("GET is no command")

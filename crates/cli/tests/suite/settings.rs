@@ -141,6 +141,7 @@ fn errors_in_the_file_have_positions() {
             "tollgate.yaml:2:38: error: 20s is out of range; use 1ms to 10s\n",
         ),
         ("redis: { lease: { interval: soon } }\n", "tollgate.yaml:1:29: error: `soon` is not a duration\n"),
+        ("redis: { prefix: \"x{q}:\" }\n", "tollgate.yaml:1:18: error: a prefix has no braces"),
     ] {
         let output = serve_with(config);
         assert!(output.stderr.starts_with(expected), "{config}: {}", output.stderr);

@@ -87,10 +87,22 @@ fn admitted<'h>(
     requests.filter(|status| *status == 200).count()
 }
 
-/// A client is counted by its bearer token if it has no API key, and by its address if it has neither.
-fn holds_one_limit_without_api_keys(balancer: SocketAddr) {
-    let spellings = ["Authorization: Bearer one", "authorization: bearer one", "Authorization: BEARER   one"];
-    let tokens = spellings.into_iter().cycle().take(5 * LIMIT);
+/// A client has one limit however it spells its key. It is counted by its bearer token if it has no API key, and by its address if
+/// it has neither.
+fn holds_one_limit_for_each_identity(balancer: SocketAddr) {
+    let keys =
+        ["X-Api-Key: one", "x-api-key:one", "X-Api-Key: one\t", "X-Api-Key:\tone", "X-Api-Key: \t one \t "];
+    let keys = keys.into_iter().cycle().take(5 * LIMIT);
+    assert_eq!(admitted(balancer, |number| [127, 0, 3, number], keys), LIMIT, "one key");
+    let tokens = [
+        "Authorization: Bearer two",
+        "authorization: bearer two",
+        "Authorization: BEARER   two",
+        "Authorization: Bearer\ttwo",
+        "Authorization: Bearer \t two\t",
+        "X-Api-Key: \t\r\nAuthorization: Bearer two",
+    ];
+    let tokens = tokens.into_iter().cycle().take(6 * LIMIT);
     assert_eq!(admitted(balancer, |number| [127, 0, 1, number], tokens), LIMIT, "one token");
     let credentials: Vec<String> =
         (0..5 * LIMIT).map(|user| format!("Authorization: Basic {user}")).collect();
@@ -111,7 +123,7 @@ fn holds_one_limit<B>(
     let balancer = address(&running);
     let first = spend(balancer);
     assert!(first.iter().all(|(admitted, _)| *admitted == LIMIT), "{first:?}");
-    holds_one_limit_without_api_keys(balancer);
+    holds_one_limit_for_each_identity(balancer);
     for node in &nodes {
         let share = first.iter().filter(|(_, at)| *at == node.to_string()).count();
         assert!(share > 0, "{node} has no keys: {first:?}");

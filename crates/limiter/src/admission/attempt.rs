@@ -2,7 +2,7 @@
 
 use super::permit::{Permit, PermitPart};
 use crate::charge::OwnedCharge;
-use crate::decision::{Decision, NotedLimit};
+use crate::decision::{Check, Decision, NotedLimit};
 use crate::failure::{admitted_step, refused_step};
 use crate::grants::{GrantCandidates, GrantRequest};
 use crate::limiter::Limiter;
@@ -10,10 +10,12 @@ use crate::metrics::decision_counters::RequestLabels;
 use crate::observe::LateObservation;
 use crate::pending::Sharing;
 use crate::refusal::{DoorKind, may_refuse};
+use crate::shared_store::StoreUnavailable;
 use crate::snapshot::Snapshot;
 use smallvec::SmallVec;
 use std::net::IpAddr;
 use std::sync::Arc;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::algorithm::{LimitStep, concurrency};
 use tollgate_core::decision::{Outcome, OutcomeFold};
 use tollgate_core::key::StateKey;
@@ -127,14 +129,16 @@ impl PendingAdmission {
         meant: Option<UnixTime>,
     ) -> (Decision, Permit) {
         let now = limiter.clock().now();
-        let (held, mut permit) = self.take_slots(limiter, now).await;
+        // Slots and tokens are calls one after the other: together they wait no longer than one may.
+        let shared = limiter.shared().map(|sharing| (sharing, Instant::now() + sharing.store.timeout()));
+        let (held, mut permit) = self.take_slots(limiter, shared, now).await;
         if let Some(held) = held
             && !held.allowed()
         {
             return (held, Permit::default());
         }
         let mut due = self.due.clone();
-        let mut rest = self.charge(limiter, &due, now, meant).await;
+        let mut rest = self.charge(limiter, shared, &due, now, meant).await;
         // Each rule that sheds can admit it once.
         for _ in 0..due.len() {
             let Some((rule, counted)) = self.tolerated(limiter, &rest) else { break };
@@ -142,7 +146,7 @@ impl PendingAdmission {
             for due in due.iter_mut().filter(|due| self.snapshot.rules.terms(due.id).names.rule == rule) {
                 (due.enforced, due.over) = (false, OverLimitEffect::Tolerated);
             }
-            rest = self.charge(limiter, &due, now, meant).await;
+            rest = self.charge(limiter, shared, &due, now, meant).await;
         }
         let decision = match held {
             Some(held) => joined(held, rest),
@@ -206,20 +210,24 @@ impl PendingAdmission {
     async fn charge(
         &self,
         limiter: &Limiter,
+        shared: Option<(&Sharing, Instant)>,
         due: &[OwnedCharge],
         now: UnixTime,
         meant: Option<UnixTime>,
     ) -> Decision {
         let rules = &self.snapshot.rules;
-        if let Some(sharing) = limiter.shared() {
+        if let Some((sharing, deadline)) = shared {
             let address = |index: usize| self.addresses[index].clone();
             let cost = self.cost as u32;
             let grants = || {
                 let (candidates, addresses) = (self.grants.clone()?, self.addresses.clone());
                 Some(Box::new(GrantRequest { candidates, addresses, ip: self.ip }))
             };
-            let check =
+            let mut check =
                 limiter.take_shared(sharing, &self.snapshot, due, cost, self.ip, now, &address, &grants);
+            if let Check::Pending(pending) = &mut check {
+                pending.wait_until(deadline);
+            }
             return check.decision().await;
         }
         let late_us = meant.map_or(0, |meant| now.since(meant).min(MOST_LATE_US));
@@ -230,7 +238,12 @@ impl PendingAdmission {
     }
 
     /// Takes all slots, or none. No decision if it needs none.
-    async fn take_slots(&self, limiter: &Arc<Limiter>, now: UnixTime) -> (Option<Decision>, Permit) {
+    async fn take_slots(
+        &self,
+        limiter: &Arc<Limiter>,
+        shared: Option<(&Sharing, Instant)>,
+        now: UnixTime,
+    ) -> (Option<Decision>, Permit) {
         let mut permit = Permit::default();
         if self.in_flight.is_empty() {
             return (None, permit);
@@ -238,9 +251,9 @@ impl PendingAdmission {
         let (mut fold, mut degraded, mut is_denied) = (OutcomeFold::default(), false, false);
         for wanted in &self.in_flight {
             let charge = wanted.due.borrow(&self.snapshot);
-            let taken = match limiter.shared() {
+            let taken = match shared {
                 None => take_here(limiter, &charge, charge.limit.quota, now),
-                Some(sharing) => self.take_shared(limiter, sharing, wanted, &charge, now).await,
+                Some(shared) => self.take_shared(limiter, shared, wanted, &charge, now).await,
             };
             degraded |= taken.degraded;
             fold.add(&charge, &taken.step);
@@ -265,7 +278,7 @@ impl PendingAdmission {
     async fn take_shared(
         &self,
         limiter: &Arc<Limiter>,
-        sharing: &Sharing,
+        (sharing, deadline): (&Sharing, Instant),
         wanted: &NeededSlot,
         charge: &Charge<'_>,
         now: UnixTime,
@@ -276,7 +289,8 @@ impl PendingAdmission {
             Some(address) => {
                 let number = limiter.admissions.in_flight.number();
                 let slot = sharing.store.slot(address, number, longest_us);
-                match slot.take(limit.quota).await {
+                let taken = timeout_at(deadline, slot.take(limit.quota)).await;
+                match taken.unwrap_or(Err(StoreUnavailable)) {
                     Ok(taken) => {
                         let step =
                             concurrency::slot_step(taken.admitted, limit.quota, taken.taken, longest_us);

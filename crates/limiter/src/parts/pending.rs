@@ -13,9 +13,10 @@ use crate::metrics::DecisionOutcome;
 use crate::observe::{FinalDecision, LateObservation};
 use crate::pending::Sharing;
 use crate::request_limit::keyed;
-use crate::shared_store::{Passed, PendingTake, StateAnswer, StateQuestion, Steps, TakeAnswers};
+use crate::shared_store::{Passed, PeekFuture, PendingTake, StateAnswer, StateQuestion, Steps, TakeAnswers};
 use smallvec::SmallVec;
 use std::future::poll_fn;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::decision::Outcome;
 use tollgate_core::limit::Limit;
@@ -32,6 +33,8 @@ pub struct PendingParts<'l> {
     /// The addresses of which a token was taken, while the emergency limit is on.
     guards: SmallVec<[u64; 1]>,
     now: UnixTime,
+    /// No operation is waited for any longer.
+    deadline: Instant,
 }
 
 #[derive(Debug)]
@@ -96,15 +99,17 @@ impl<'l> PendingParts<'l> {
             }
         };
         let parts = prepared.into_iter().zip(given).map(start).collect();
-        Self { limiter, sharing, parts, guards, now: limiter.clock().now() }
+        let deadline = Instant::now() + sharing.store.timeout();
+        Self { limiter, sharing, parts, guards, now: limiter.clock().now(), deadline }
     }
 
-    /// Waits for the store, at most for its timeout for each operation, and decides.
+    /// Waits for the store, at most for its timeout, and decides. What the parts give back is given back also if that takes longer;
+    /// then it is not known what is left.
     pub async fn decisions(mut self) -> PartDecisions {
         self.look(TokenOperation::Look).await;
         for part in &mut self.parts {
             let Some(take) = &mut part.take else { continue };
-            poll_fn(|context| take.poll_answered(context)).await;
+            drop(timeout_at(self.deadline, poll_fn(|context| take.poll_answered(context))).await);
             let TakeAnswers { steps, failed } = take.answers();
             (part.steps, part.failed) = (steps, failed);
         }
@@ -141,7 +146,7 @@ impl<'l> PendingParts<'l> {
             return;
         }
         let (places, questions): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
-        let answers = self.sharing.store.peek(questions).await;
+        let answers = self.answered_in_time(self.sharing.store.peek(questions), places.len()).await;
         self.record(places, answers);
     }
 
@@ -152,11 +157,15 @@ impl<'l> PendingParts<'l> {
             return;
         }
         let (places, questions): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
-        let answers = self.sharing.store.refund(questions).await;
+        let answers = self.answered_in_time(self.sharing.store.refund(questions), places.len()).await;
         self.record(places, answers);
         for part in self.parts.iter_mut().filter(|part| part.is_refund && !part.failed.is_empty()) {
             part.is_degraded = true;
         }
+    }
+
+    async fn answered_in_time(&self, asked: PeekFuture<'_>, count: usize) -> Vec<Option<StateAnswer>> {
+        timeout_at(self.deadline, asked).await.unwrap_or_else(|_| vec![None; count])
     }
 
     fn questions(

@@ -17,6 +17,7 @@ mod heartbeats;
 mod hostile;
 mod in_flight;
 mod moving;
+mod one_timeout;
 mod outage;
 mod parts;
 mod penalties;

@@ -364,12 +364,14 @@ impl<'d> RespSession<'d> {
     fn describe_command(&self, (name, arity): &(&str, i64), out: &mut Vec<u8>) {
         // The position of the first and of the last key, and the step between keys.
         let keys = i64::from(name.contains('.'));
-        encode::array(out, 6);
+        encode::array(out, 10);
         encode::bulk(out, name.as_bytes());
         encode::integer(out, *arity);
         encode::array(out, 1);
         encode::simple(out, if keys > 0 { "write" } else { "fast" });
         [keys, keys, keys].into_iter().for_each(|key| encode::integer(out, key));
+        // Categories of permissions, hints, descriptions of keys and subcommands: clients of Redis 7 read them.
+        (0..4).for_each(|_| encode::array(out, 0));
     }
 
     fn info(&self) -> String {

@@ -306,7 +306,7 @@ async fn commands_of_clients_are_answered() {
     client
         .ask(
             &["COMMAND", "INFO", "cl.throttle", "get"],
-            "*2\r\n*6\r\n$11\r\ncl.throttle\r\n:-5\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n$-1\r\n",
+            "*2\r\n*10\r\n$11\r\ncl.throttle\r\n:-5\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n$-1\r\n",
         )
         .await;
     client.ask(&["CONFIG", "GET", "save"], "*0\r\n").await;

@@ -247,6 +247,12 @@ async fn rules_are_replaced_across_descriptors() {
     assert_eq!(statuses(&client.ask(&user).await), [(Code::Ok, 0)]);
     assert_eq!(statuses(&client.ask(&user).await), [over(0)]);
     assert_eq!(statuses(&client.ask(&both).await), [(Code::Ok, u32::MAX), (Code::Ok, 5)]);
+    // More than the limit that is replaced holds.
+    let mut costly = both.clone();
+    costly.hits_addend = 2;
+    assert_eq!(statuses(&client.ask(&costly).await), [(Code::Ok, u32::MAX), (Code::Ok, 3)]);
+    costly.hits_addend = 10;
+    assert_eq!(client.ask(&costly).await.overall_code(), Code::OverLimit, "more than its own limit holds");
 }
 
 /// An error would admit the request, by Envoy's default.

@@ -4,7 +4,7 @@ use super::fleet::{Node, alone, nodes};
 use std::time::Duration;
 use tollgate_limiter::{Outcome, Request};
 use tollgate_redis::RedisSettings;
-use tollgate_testbed::{RedisServer, eventually};
+use tollgate_testbed::{PATIENCE, RedisServer, eventually};
 
 const RULES: &str = "rules: [{ id: one, key: api_key, limit: 100/h, on_store_failure: deny }]";
 const BUSY: &str = "rules: [{ id: one, key: api_key, limit: 1000/h }]";
@@ -23,7 +23,8 @@ async fn spend(node: &Node, most: usize) -> usize {
 }
 
 fn own_secret() -> RedisSettings {
-    RedisSettings::default()
+    // However slow the machine is, the store decides.
+    RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() }
 }
 
 #[test]
@@ -88,6 +89,28 @@ fn a_node_that_starts_beside_an_emptied_store_takes_the_secret_of_the_others() {
         eventually("the old node counts", async || !old.check(&request()).await.1).await;
         assert_eq!(server.cli(&["GET", "tg:secret"]), secret);
         assert_eq!(server.cli(&["KEYS", "tg:{*"]), key, "both count in one state");
+    });
+}
+
+/// The rest of the data is there, so that no node notices by its heartbeat that something was lost.
+#[test]
+fn a_secret_that_alone_is_lost_or_damaged_is_restored_for_a_node_that_starts() {
+    alone(async || {
+        let server = RedisServer::start(&[]);
+        let old = Node::start_with(&server.url(), RULES, own_secret()).await;
+        assert_eq!(old.check(&request()).await, (true, false));
+        let (secret, key) = (server.cli(&["GET", "tg:secret"]), server.cli(&["KEYS", "tg:{*"]));
+        for damage in [&["DEL", "tg:secret"][..], &["SET", "tg:secret", "x"], &["LPUSH", "tg:secret", "x"]] {
+            if damage[0] == "LPUSH" {
+                server.cli(&["DEL", "tg:secret"]);
+            }
+            server.cli(damage);
+            let new = Node::start_with(&server.url(), RULES, own_secret()).await;
+            eventually("the store decides", async || !new.check(&request()).await.1).await;
+            assert_eq!(server.cli(&["GET", "tg:secret"]), secret, "{damage:?}");
+            assert_eq!(server.cli(&["KEYS", "tg:{*"]), key, "{damage:?}: both count in one state");
+            new.store.close().await;
+        }
     });
 }
 
