@@ -13,6 +13,8 @@ mod fixture;
 mod malformed;
 mod real_time;
 mod resp;
+mod resp_fixture;
+mod resp_outage;
 mod rls;
 mod rls_deadlines;
 mod rls_fixture;
