@@ -20,5 +20,6 @@ mod rls_deadlines;
 mod rls_fixture;
 mod rls_fuzz;
 mod rls_outage;
+mod rls_stated_limits;
 mod routes;
 mod unavailable;
