@@ -9,6 +9,7 @@ mod check;
 #[allow(dead_code, reason = "the tests of the accept loop share it")]
 #[path = "../../../http/tests/suite/client.rs"]
 mod client;
+mod drain;
 mod fixture;
 mod malformed;
 mod real_time;
