@@ -3,14 +3,13 @@
 use crate::resp_fixture::{RespFixture, checked, integers};
 use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
 use tollgate_redis::{RedisSettings, RedisStore};
-use tollgate_testbed::RedisServer;
+use tollgate_testbed::{PATIENCE, RedisServer};
 
 const UNAVAILABLE: &str = "-UNAVAILABLE the shared store is unavailable; try again in a second\r\n";
 
 /// A door with this failure policy, for limits that commands state and for a rule.
-async fn door(store: &str, policy: &str) -> RespFixture {
-    let store =
-        RedisStore::open(&store.parse().unwrap(), RedisSettings::default(), Clock::system()).await.unwrap();
+async fn door(store: &str, settings: RedisSettings, policy: &str) -> RespFixture {
+    let store = RedisStore::open(&store.parse().unwrap(), settings, Clock::system()).await.unwrap();
     let limiter = Limiter::new(MemoryStore::new(16 << 20), Clock::system())
         .sharing(store.shared_store(), FailureSettings::default());
     let rules = format!(
@@ -23,12 +22,16 @@ async fn door(store: &str, policy: &str) -> RespFixture {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_outage_is_decided_by_the_failure_policy() {
     let mut server = RedisServer::start(&[]);
-    // Nothing listens on the first port; the second store is lost after it was reached.
-    let (never_reached, lost) = ("redis://127.0.0.1:1".to_owned(), server.url());
     let mut doors = Vec::new();
     for policy in ["deny", "allow"] {
-        doors.push((policy, door(&never_reached, policy).await));
-        doors.push((policy, door(&lost, policy).await));
+        // Nothing listens on this port.
+        doors.push((policy, door("redis://127.0.0.1:1", RedisSettings::default(), policy).await));
+        // This store is lost after it has answered. It is waited for, so that a slow machine is no outage.
+        let patient = RedisSettings { timeout: PATIENCE, ..RedisSettings::default() };
+        let lost = door(&server.url(), patient, policy).await;
+        let before = ["CL.THROTTLE", policy, "1", "1", "3600"];
+        lost.connect().await.ask(&before, &integers([0, 2, 1, -1, 3_600])).await;
+        doors.push((policy, lost));
     }
     server.kill();
     let orders = Some("orders");
