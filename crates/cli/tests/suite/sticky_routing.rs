@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use tollgate_testbed::{EnvoyServer, NginxServer, wait_until};
 
 const LIMIT: usize = 5;
-const KEYS: usize = 60;
+/// As many as `envoy_with_a_ring_hash` needs.
+const KEYS: usize = 180;
 const RULES: &str = "rules: [{ id: api, limit: 5/day }]";
 
 struct Fleet {
@@ -110,12 +111,12 @@ fn holds_one_limit_for_each_identity(balancer: SocketAddr) {
     assert_eq!(admitted(balancer, |_| [127, 0, 2, 1], credentials), LIMIT, "one address");
 }
 
-/// The checks that hold behind every balancer: `start` starts one in front of these nodes. At most `most_others` keys move
-/// that do not belong to the node that leaves.
+/// The checks that hold behind every balancer: `start` starts one in front of these nodes. Of the keys that do not belong to the node
+/// that leaves, at most the share `most_others` moves.
 fn holds_one_limit<B>(
     start: impl Fn(&[SocketAddr]) -> B,
     address: impl Fn(&B) -> SocketAddr,
-    most_others: usize,
+    most_others: f64,
 ) {
     let mut fleet = Fleet::start(3);
     let nodes = fleet.addresses();
@@ -141,15 +142,17 @@ fn holds_one_limit<B>(
         matches!(status, 200 | 429) && node != left.to_string()
     });
     let second = spend(balancer);
-    let mut others_moved = 0;
+    let (mut others, mut others_moved) = (0, 0);
     for (key, ((_, before), (admitted, now))) in first.iter().zip(&second).enumerate() {
         let spent = if key == moved { probed } else { 0 };
         let expected = if before == now { 0 } else { LIMIT - spent };
         assert_eq!(*admitted, expected, "key {key}: {before} to {now}");
         assert_ne!(*now, left.to_string());
+        others += usize::from(*before != left.to_string());
         others_moved += usize::from(*before != left.to_string() && before != now);
     }
-    assert!(others_moved <= most_others, "{others_moved} keys of other nodes moved");
+    let share = others_moved as f64 / others as f64;
+    assert!(share <= most_others, "{others_moved} of {others} keys of other nodes moved");
     // It comes back without its states: the same keys return, and have their limit once more.
     fleet.add(&left.to_string());
     let mut probed = 0;
@@ -187,7 +190,7 @@ fn nginx_settings(nodes: &[SocketAddr]) -> String {
 
 #[test]
 fn nginx_with_a_consistent_hash() {
-    holds_one_limit(|nodes| NginxServer::start(&nginx_settings(nodes)), NginxServer::address, 0);
+    holds_one_limit(|nodes| NginxServer::start(&nginx_settings(nodes)), NginxServer::address, 0.0);
 }
 
 /// nginx takes the address of a client from a header here.
@@ -261,8 +264,11 @@ fn envoy_settings(nodes: &[SocketAddr]) -> String {
     )
 }
 
+/// Some keys of other nodes move as well, because Envoy's ring has about 1,024 points for any number of nodes: 342 for each of three,
+/// 512 for each of two. So each node that stays gets 170 new points. A key of a node that stays moves if, of the 3 · 342 + 2 · 170 old
+/// and new points, the next one is a new one of the other node: 170 of 1,366, one of eight. A plain modulo moves every second one. Of
+/// about 120 such keys that is 15 ± 5 and 60 ± 5 (a standard deviation), and the bound is 36: four deviations from either.
 #[test]
 fn envoy_with_a_ring_hash() {
-    // Its ring has as many points for fewer nodes, so some keys of other nodes move as well: about one of six.
-    holds_one_limit(|nodes| EnvoyServer::start(&envoy_settings(nodes)), EnvoyServer::address, KEYS / 3);
+    holds_one_limit(|nodes| EnvoyServer::start(&envoy_settings(nodes)), EnvoyServer::address, 0.3);
 }

@@ -7,6 +7,7 @@ use tollgate_core::decision::Outcome;
 use tollgate_core::descriptor::DescriptorFields;
 use tollgate_core::import::envoy_ratelimit::import;
 use tollgate_core::rules::{self, LoadedRules, RULE_TEST_START, VirtualNode};
+use tollgate_core::time::UnixTime;
 
 /// The limit that a descriptor meets in the tree: the node with its value, else the first wildcard, else the node without
 /// a value. The name of its counter has the values, or the wildcard where the threshold is shared.
@@ -288,6 +289,51 @@ descriptors:
     }
     assert_eq!(imported.warnings[0].diagnostics().len(), 10, "{warnings}");
     assert!(imported.text.contains("limit: 3/365day"), "{}", imported.text);
+}
+
+/// The original refuses every request, rules admit at least one: one a year for each value, whatever the unit.
+#[test]
+fn a_limit_of_zero_becomes_one_a_year() {
+    const YEAR_US: u64 = 365 * 86_400_000_000;
+    for unit in ["second", "day", "year"] {
+        let config = format!(
+            "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: {unit}, requests_per_unit: 0 }} }}]"
+        );
+        let imported = import(&[("c.yaml", &config)]).unwrap();
+        let rule = "
+rules:
+  # c.yaml:2: a
+  # 0 in the original: every request is refused there
+  - id: d/a
+    domain: d
+    match: { exactly: [a] }
+    key: a
+    algorithm: fixed_window
+    limit: 1/365day
+";
+        assert!(format!("\n{}", imported.text).contains(rule), "{}", imported.text);
+        let warnings = imported.warnings[0].to_string();
+        assert!(warnings.contains("imported as 1 per year and key"), "{warnings}");
+        let loaded = rules::load("imported", &imported.text).unwrap();
+        let mut node = VirtualNode::default();
+        let mut is_admitted = |value, now| {
+            let fields = DescriptorFields::decode([("a", value)]).unwrap();
+            matches!(node.check(&loaded, &fields.request("d", 1), now).unwrap(), Outcome::Admitted(_))
+        };
+        let start = RULE_TEST_START;
+        let next_year = start + (YEAR_US - start.as_us() % YEAR_US);
+        for (value, now, expected) in [
+            ("x", start, true),
+            ("x", start, false),
+            ("y", start, true),
+            ("x", start + 2 * 86_400_000_000, false),
+            ("x", UnixTime::from_us(next_year.as_us() - 1), false),
+            ("x", next_year, true),
+            ("x", next_year, false),
+        ] {
+            assert_eq!(is_admitted(value, now), expected, "{unit}: {value} at {}", now.as_us());
+        }
+    }
 }
 
 /// The other limits are imported.

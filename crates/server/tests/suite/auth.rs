@@ -16,7 +16,7 @@ async fn asked(client: &mut Client, key: &str, uri: &str) -> Reply {
     asked_at(client, "/v1/auth", key, uri).await
 }
 
-async fn asked_at(client: &mut Client, target: &str, key: &str, uri: &str) -> Reply {
+pub async fn asked_at(client: &mut Client, target: &str, key: &str, uri: &str) -> Reply {
     client.send(ask("GET", target, key, uri, "")).await;
     client.reply().await
 }

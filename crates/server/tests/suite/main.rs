@@ -9,14 +9,18 @@ mod check;
 #[allow(dead_code, reason = "the tests of the accept loop share it")]
 #[path = "../../../http/tests/suite/client.rs"]
 mod client;
+mod drain;
 mod fixture;
 mod malformed;
 mod real_time;
 mod resp;
+mod resp_fixture;
+mod resp_outage;
 mod rls;
 mod rls_deadlines;
 mod rls_fixture;
 mod rls_fuzz;
 mod rls_outage;
+mod rls_stated_limits;
 mod routes;
 mod unavailable;

@@ -1,108 +1,21 @@
 //! The RESP door: replies, versions, pipelines, bounds and the arithmetic of redis-cell.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use crate::resp_fixture::{RULES, RespFixture, START_US, checked, integers};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tollgate_core::rules::load;
-use tollgate_limiter::{Clock, FailureSettings, Limiter, ManualClock, MemoryStore};
-use tollgate_listen::{ListenerSetup, ServeOptions};
+use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore};
+use tollgate_listen::ServeOptions;
 use tollgate_redis::{RedisSettings, RedisStore};
 use tollgate_server::RespDoor;
-use tollgate_testbed::RedisServer;
+use tollgate_testbed::{PATIENCE, RedisServer};
 
-const START_US: u64 = 1_800_000_000_000_000;
 const SECOND_US: u64 = 1_000_000;
-/// Only a failing test waits this long.
-const PATIENCE: Duration = Duration::from_secs(20);
-const RULES: &str = "
-rules:
-  - { id: orders, endpoint: /v1/orders, key: api_key, limit: 3/min }
-  - { id: slots, endpoint: /v1/slots, key: api_key, algorithm: concurrency, limit: 2 }
-allow: [sk_internal_*]
-deny: [sk_bad]
-";
-
-struct Door {
-    address: SocketAddr,
-    clock: ManualClock,
-    stop: Option<oneshot::Sender<()>>,
-    served: JoinHandle<usize>,
-}
-
-impl Door {
-    async fn open(password: Option<&str>, options: ServeOptions) -> Self {
-        let clock = ManualClock::new(START_US);
-        let limiter = Limiter::new(MemoryStore::new(16 << 20), Clock::Manual(clock.clone()));
-        Self::of(limiter, clock, password, options).await
-    }
-
-    async fn of(limiter: Limiter, clock: ManualClock, password: Option<&str>, options: ServeOptions) -> Self {
-        let loaded = load("rules.yaml", RULES).unwrap();
-        limiter.install(loaded.rules, loaded.lists).unwrap();
-        let door = RespDoor { limiter: Arc::new(limiter), password: password.map(str::to_owned) };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let shutdown = async move { drop(stopped.await) };
-        let serving = Arc::new(door).serve(listener, ListenerSetup::default(), shutdown, options);
-        Self { address, clock, stop: Some(stop), served: tokio::spawn(serving) }
-    }
-
-    async fn plain() -> Self {
-        Self::open(None, RespDoor::default_options()).await
-    }
-
-    async fn connect(&self) -> RawClient {
-        RawClient(TcpStream::connect(self.address).await.unwrap())
-    }
-}
-
-/// A client that sends and compares bytes.
-struct RawClient(TcpStream);
-
-impl RawClient {
-    async fn send(&mut self, bytes: &[u8]) {
-        self.0.write_all(bytes).await.unwrap();
-    }
-
-    /// Sends a command, and returns so many bytes of its reply.
-    async fn ask(&mut self, words: &[&str], expected: &str) {
-        let mut bytes = format!("*{}\r\n", words.len());
-        for word in words {
-            bytes += &format!("${}\r\n{word}\r\n", word.len());
-        }
-        self.send(bytes.as_bytes()).await;
-        self.expect(expected).await;
-    }
-
-    async fn expect(&mut self, expected: &str) {
-        let mut reply = vec![0; expected.len()];
-        let read = timeout(PATIENCE, self.0.read_exact(&mut reply)).await.expect("it replies");
-        let reply = String::from_utf8_lossy(&reply).into_owned();
-        read.unwrap_or_else(|error| panic!("{error}: {reply:?} instead of {expected:?}"));
-        assert_eq!(reply, expected);
-    }
-
-    /// All bytes until the connection is closed.
-    async fn rest(mut self) -> String {
-        let mut rest = Vec::new();
-        let _ = timeout(PATIENCE, self.0.read_to_end(&mut rest)).await.expect("it is closed");
-        String::from_utf8_lossy(&rest).into_owned()
-    }
-}
-
-fn integers(values: [i64; 5]) -> String {
-    format!("*5\r\n{}", values.map(|value| format!(":{value}\r\n")).concat())
-}
 
 #[tokio::test]
 async fn throttle_replies_as_redis_cell_documents() {
-    let door = Door::plain().await;
+    let door = RespFixture::plain().await;
     let mut client = door.connect().await;
     let throttle = ["CL.THROTTLE", "user123", "15", "30", "60"];
     client.ask(&throttle, &integers([0, 16, 15, -1, 2])).await;
@@ -166,7 +79,7 @@ impl CellModel {
 
 #[tokio::test]
 async fn throttle_decides_as_the_model_of_redis_cell() {
-    let door = Door::plain().await;
+    let door = RespFixture::plain().await;
     let mut client = door.connect().await;
     let mut rng = fastrand::Rng::with_seed(5);
     let mut now_us = START_US;
@@ -212,23 +125,21 @@ async fn throttle_decides_as_the_model_of_redis_cell() {
 
 #[tokio::test]
 async fn rules_decide_checks() {
-    let door = Door::plain().await;
+    let door = RespFixture::plain().await;
     let mut client = door.connect().await;
-    let reply = |numbers: &str, rule: &str| {
-        let numbers = numbers.split(' ').map(|number| format!(":{number}\r\n")).collect::<String>();
-        format!("*6\r\n{numbers}{rule}")
-    };
-    let orders = "$6\r\norders\r\n";
+    let orders = Some("orders");
     let check = ["TOLLGATE.CHECK", "sk_1", "/v1/orders"];
-    client.ask(&check, &reply("0 3 2 -1 20", orders)).await;
-    client.ask(&["tollgate.check", "sk_1", "/v1//orders?page=2", "2"], &reply("0 3 0 -1 60", orders)).await;
-    client.ask(&check, &reply("1 3 0 20 60", orders)).await;
-    client.ask(&["TOLLGATE.CHECK", "sk_1", "/v1/orders", "0"], &reply("1 3 0 20 60", orders)).await;
-    client.ask(&["TOLLGATE.CHECK", "sk_1", "/v1/orders", "-1"], &reply("0 3 1 -1 40", orders)).await;
-    client.ask(&["TOLLGATE.CHECK", "sk_1", "/v1/orders", "0"], &reply("0 3 1 -1 40", orders)).await;
-    client.ask(&["TOLLGATE.CHECK", "sk_1", "/other"], &reply("0 -1 -1 -1 0", "$-1\r\n")).await;
-    client.ask(&["TOLLGATE.CHECK", "sk_internal_1", "/v1/orders"], &reply("0 -1 -1 -1 0", "$-1\r\n")).await;
-    client.ask(&["TOLLGATE.CHECK", "sk_bad", "/v1/orders"], &reply("1 -1 -1 -1 0", "$-1\r\n")).await;
+    client.ask(&check, &checked([0, 3, 2, -1, 20], orders)).await;
+    client
+        .ask(&["tollgate.check", "sk_1", "/v1//orders?page=2", "2"], &checked([0, 3, 0, -1, 60], orders))
+        .await;
+    client.ask(&check, &checked([1, 3, 0, 20, 60], orders)).await;
+    client.ask(&["TOLLGATE.CHECK", "sk_1", "/v1/orders", "0"], &checked([1, 3, 0, 20, 60], orders)).await;
+    client.ask(&["TOLLGATE.CHECK", "sk_1", "/v1/orders", "-1"], &checked([0, 3, 1, -1, 40], orders)).await;
+    client.ask(&["TOLLGATE.CHECK", "sk_1", "/v1/orders", "0"], &checked([0, 3, 1, -1, 40], orders)).await;
+    client.ask(&["TOLLGATE.CHECK", "sk_1", "/other"], &checked([0, -1, -1, -1, 0], None)).await;
+    client.ask(&["TOLLGATE.CHECK", "sk_internal_1", "/v1/orders"], &checked([0, -1, -1, -1, 0], None)).await;
+    client.ask(&["TOLLGATE.CHECK", "sk_bad", "/v1/orders"], &checked([1, -1, -1, -1, 0], None)).await;
     client
         .ask(
             &["TOLLGATE.CHECK", "sk_1", "/v1/orders", "4"],
@@ -252,12 +163,44 @@ async fn rules_decide_checks() {
     client.ask(&["HELLO", "3"], "%7\r\n$6\r\nserver\r\n").await;
     let mut hello = vec![0; 256];
     let _ = timeout(Duration::from_secs(1), client.0.read(&mut hello)).await;
-    client.ask(&["TOLLGATE.CHECK", "sk_1", "/other"], &reply("0 -1 -1 -1 0", "_\r\n")).await;
+    client
+        .ask(
+            &["TOLLGATE.CHECK", "sk_1", "/other"],
+            &checked([0, -1, -1, -1, 0], None).replace("$-1\r\n", "_\r\n"),
+        )
+        .await;
+}
+
+/// `CL.THROTTLE` drops less than a millisecond, as redis-cell does. A check does not: a client that comes back after the seconds
+/// that it was told is admitted.
+#[tokio::test]
+async fn seconds_of_checks_are_rounded_up() {
+    let door = RespFixture::plain().await;
+    let mut client = door.connect().await;
+    let orders = Some("orders");
+    let check = ["TOLLGATE.CHECK", "sk_1", "/v1/orders"];
+    client.ask(&["TOLLGATE.CHECK", "sk_1", "/v1/orders", "3"], &checked([0, 3, 0, -1, 60], orders)).await;
+    // A token comes after 20 s, and all of them are there after 60.
+    for (at_us, wait, reset) in [
+        (1, 20, 60),
+        (500_000, 20, 60),
+        (999_500, 20, 60),
+        (1_000_000, 19, 59),
+        (1_000_001, 19, 59),
+        (19_000_000, 1, 41),
+        (19_999_500, 1, 41),
+        (19_999_999, 1, 41),
+    ] {
+        door.clock.set_us(START_US + at_us);
+        client.ask(&check, &checked([1, 3, 0, wait, reset], orders)).await;
+    }
+    door.clock.set_us(START_US + 20 * SECOND_US);
+    client.ask(&check, &checked([0, 3, 0, -1, 60], orders)).await;
 }
 
 #[tokio::test]
 async fn a_pipeline_is_answered_in_order() {
-    let door = Door::plain().await;
+    let door = RespFixture::plain().await;
     let mut client = door.connect().await;
     // More than the buffers of one read and one write, in parts that end anywhere.
     let (mut sent, mut expected) = (Vec::new(), String::new());
@@ -288,7 +231,7 @@ async fn a_pipeline_is_answered_in_order() {
 
 #[tokio::test]
 async fn commands_of_clients_are_answered() {
-    let door = Door::plain().await;
+    let door = RespFixture::plain().await;
     let mut client = door.connect().await;
     client.send(b"\r\nPING\r\n").await;
     client.expect("+PONG\r\n").await;
@@ -325,7 +268,7 @@ async fn commands_of_clients_are_answered() {
 
 #[tokio::test]
 async fn a_password_is_needed_if_there_is_one() {
-    let door = Door::open(Some("secret"), RespDoor::default_options()).await;
+    let door = RespFixture::open(Some("secret"), RespDoor::default_options()).await;
     let mut client = door.connect().await;
     for command in
         [&["PING"][..], &["CL.THROTTLE", "k", "1", "1", "1"], &["INFO"], &["TOLLGATE.CHECK", "k", "/"]]
@@ -350,7 +293,7 @@ async fn a_password_is_needed_if_there_is_one() {
 
 #[tokio::test]
 async fn malformed_frames_close_the_connection_with_an_error() {
-    let door = Door::plain().await;
+    let door = RespFixture::plain().await;
     for (bytes, error) in [
         (b"*1\r\n$999999999\r\n".as_slice(), "invalid bulk length"),
         (b"*1000000\r\n", "invalid multibulk length"),
@@ -375,7 +318,7 @@ async fn malformed_frames_close_the_connection_with_an_error() {
 /// A page in a browser may make it post anywhere, with a body of its choice.
 #[tokio::test]
 async fn an_http_request_is_not_read_as_commands() {
-    let door = Door::plain().await;
+    let door = RespFixture::plain().await;
     for head in ["POST / HTTP/1.1\r\nHost: localhost\r\n", "PUT / HTTP/1.1\r\nHOST: localhost\r\n"] {
         let mut client = door.connect().await;
         client.send(format!("{head}\r\nCL.THROTTLE victim 0 1 3600\r\n").as_bytes()).await;
@@ -390,13 +333,13 @@ async fn an_http_request_is_not_read_as_commands() {
 async fn slow_and_idle_connections_are_closed() {
     let short = Duration::from_millis(50);
     let options = ServeOptions { head_time: short, idle_time: short, ..RespDoor::default_options() };
-    let door = Door::open(None, options).await;
+    let door = RespFixture::open(None, options).await;
     let idle = door.connect().await;
     let mut slow = door.connect().await;
     slow.send(b"*1\r\n$4\r\nPI").await;
     assert_eq!([idle.rest().await, slow.rest().await], ["", ""]);
     let options = ServeOptions { idle_time: PATIENCE, ..options };
-    let door = Door::open(None, options).await;
+    let door = RespFixture::open(None, options).await;
     let mut slow = door.connect().await;
     slow.send(b"*1\r\n$4\r\nPI").await;
     assert_eq!(slow.rest().await, "", "a command that has begun has to end");
@@ -413,7 +356,7 @@ async fn slow_and_idle_connections_are_closed() {
 
 #[tokio::test]
 async fn a_drain_closes_idle_connections_at_once() {
-    let mut door = Door::plain().await;
+    let mut door = RespFixture::plain().await;
     let mut client = door.connect().await;
     client.ask(&["PING"], "+PONG\r\n").await;
     let stop = door.stop.take().unwrap();
@@ -434,8 +377,7 @@ async fn doors_share_a_store() {
             RedisStore::open(&server.url().parse().unwrap(), settings, Clock::system()).await.unwrap();
         let limiter = Limiter::new(MemoryStore::new(16 << 20), Clock::system())
             .sharing(store.shared_store(), FailureSettings::default());
-        let clock = ManualClock::new(START_US);
-        doors.push((Door::of(limiter, clock, None, RespDoor::default_options()).await, store));
+        doors.push((RespFixture::of(limiter, RULES).await, store));
     }
     let mut admitted = 0;
     for (door, _) in &doors {

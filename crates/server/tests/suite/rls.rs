@@ -1,7 +1,6 @@
-//! The RLS door, asked by a gRPC client: statuses, hits, limits that descriptors state, headers, health and reflection.
+//! The RLS door, asked by a gRPC client: statuses, hits, headers, health and reflection.
 
-use crate::rls_fixture::{RlsFixture, descriptor, over, request, statuses};
-use std::collections::BTreeMap;
+use crate::rls_fixture::{RlsFixture, descriptor, headers, metadata, over, request, statuses};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -9,9 +8,7 @@ use tokio::time::timeout;
 use tollgate_http::HeaderOptions;
 use tollgate_server::rls_door::DescriptorCharging;
 use tollgate_server::rls_door::descriptors::{MOST_DESCRIPTORS, MOST_ENTRIES};
-use tollgate_server::rls_door::proto::{
-    Code, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitResponse, RateLimitUnit, Unit,
-};
+use tollgate_server::rls_door::proto::{Code, RateLimitDescriptor, RateLimitRequest, Unit};
 use tollgate_testbed::PATIENCE;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
@@ -22,18 +19,6 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 const SECOND_US: u64 = 1_000_000;
-
-fn headers(response: &RateLimitResponse) -> BTreeMap<&str, &str> {
-    response.response_headers_to_add.iter().map(|header| (&*header.key, &*header.value)).collect()
-}
-
-fn metadata(response: &RateLimitResponse, name: &str) -> Option<String> {
-    use prost_types::value::Kind;
-    match response.dynamic_metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
-        Kind::StringValue(text) => Some(text.clone()),
-        other => panic!("{other:?}"),
-    }
-}
 
 #[tokio::test]
 async fn a_limit_is_spent_and_refused() {
@@ -156,44 +141,6 @@ async fn hits_are_taken_looked_for_and_given_back() {
 }
 
 #[tokio::test]
-async fn a_descriptor_may_state_its_limit() {
-    let fixture = RlsFixture::start().await;
-    let mut client = fixture.client().await;
-    let stated = |entries: &[(&str, &str)], requests_per_unit: u32, unit: i32| {
-        let limit = Some(RateLimitOverride { requests_per_unit, unit });
-        request(&[RateLimitDescriptor { limit, ..descriptor(entries) }])
-    };
-    for (unit, shown) in [
-        (RateLimitUnit::Second, Unit::Second),
-        (RateLimitUnit::Minute, Unit::Minute),
-        (RateLimitUnit::Hour, Unit::Hour),
-        (RateLimitUnit::Day, Unit::Day),
-        (RateLimitUnit::Month, Unit::Month),
-        (RateLimitUnit::Year, Unit::Year),
-    ] {
-        // The rule for users does not apply.
-        let asked = stated(&[("user", "ann"), ("unit", unit.as_str_name())], 5, unit.into());
-        for remaining in (0..5).rev() {
-            let answer = client.ask(&asked).await;
-            assert_eq!(statuses(&answer), [(Code::Ok, remaining)]);
-            let limit = answer.statuses[0].current_limit.clone().unwrap();
-            assert_eq!((limit.requests_per_unit, limit.unit()), (5, shown));
-            assert_eq!(metadata(&answer, "rule").as_deref(), Some("request_limit"));
-        }
-        assert_eq!(statuses(&client.ask(&asked).await), [over(0)], "{unit:?}");
-        // Other entries, and another domain, are counted by themselves.
-        let other = stated(&[("user", "ben"), ("unit", unit.as_str_name())], 5, unit.into());
-        assert_eq!(statuses(&client.ask(&other).await), [(Code::Ok, 4)]);
-        let elsewhere = RateLimitRequest { domain: "elsewhere".to_owned(), ..asked };
-        assert_eq!(statuses(&client.ask(&elsewhere).await), [(Code::Ok, 4)]);
-    }
-    for (requests_per_unit, unit) in [(0, 2), (5, 0), (5, 77), (u32::MAX, -1)] {
-        let answer = client.ask(&stated(&[("user", "eve")], requests_per_unit, unit)).await;
-        assert_eq!(statuses(&answer), [over(0)], "{requests_per_unit} per {unit}");
-    }
-}
-
-#[tokio::test]
 async fn several_descriptors_are_charged_all_or_nothing() {
     let fixture = RlsFixture::start().await;
     let mut client = fixture.client().await;
@@ -208,6 +155,55 @@ async fn several_descriptors_are_charged_all_or_nothing() {
     }
     let alone = request(&[descriptor(&[("user", "ann")])]);
     assert_eq!(statuses(&client.ask(&alone).await), [(Code::Ok, 0)]);
+}
+
+/// Of admissions the headers are those of the limit with the fewest tokens left, of refusals those of the longest wait, wherever its
+/// descriptor is. What is left then says nothing: it is nothing everywhere.
+#[tokio::test]
+async fn the_headers_are_those_of_the_limit_that_matters_most() {
+    let names = ["second", "hour", "minute"];
+    let order = |first: usize| [0, 1, 2].map(|place| names[(first + place) % 3]);
+    for charging in [DescriptorCharging::AllOrNothing, DescriptorCharging::Independent] {
+        let fixture = RlsFixture::with(
+            "rules:
+  - { id: second, match: { exactly: [second] }, key: second, limit: 4/s }
+  - { id: minute, match: { exactly: [minute] }, key: minute, limit: 3/min }
+  - { id: hour, match: { exactly: [hour] }, key: hour, limit: 4/h }",
+        )
+        .await
+        .charging(charging)
+        .await;
+        let mut client = fixture.client().await;
+        let asked = |first, value: &str| request(&order(first).map(|name| descriptor(&[(name, value)])));
+        for first in 0..3 {
+            let answer = client.ask(&asked(first, &first.to_string())).await;
+            let shown = headers(&answer);
+            assert_eq!((shown["x-ratelimit-limit"], shown["x-ratelimit-remaining"]), ("3", "2"));
+            assert_eq!(metadata(&answer, "rule").as_deref(), Some("minute"), "{:?}", order(first));
+        }
+        // All that is left of each.
+        let all = [("second", 4), ("minute", 3), ("hour", 4)].map(|(name, hits)| RateLimitDescriptor {
+            hits_addend: Some(hits),
+            ..descriptor(&[(name, "ann")])
+        });
+        assert_eq!(client.ask(&request(&all)).await.overall_code(), Code::Ok);
+        for first in 0..3 {
+            let answer = client.ask(&asked(first, "ann")).await;
+            assert_eq!(statuses(&answer), [over(0); 3]);
+            let shown = headers(&answer);
+            assert_eq!(
+                (shown["x-ratelimit-limit"], shown["retry-after"]),
+                ("4", "900"),
+                "{:?}",
+                order(first)
+            );
+            assert_eq!(shown["ratelimit-policy"], "\"hour\";q=4;w=3600");
+            assert_eq!(metadata(&answer, "rule").as_deref(), Some("hour"));
+        }
+        // Without the refusal of the longest wait, those of the next one.
+        let two = request(&["minute", "second"].map(|name| descriptor(&[(name, "ann")])));
+        assert_eq!(headers(&client.ask(&two).await)["retry-after"], "20");
+    }
 }
 
 #[tokio::test]
@@ -267,8 +263,8 @@ async fn hostile_descriptors_are_over_their_limit() {
             request(&[descriptor(&[("path", path), ("user", "ann")]), descriptor(&[("user", "ann")])]);
         let answer = client.ask(&asked).await;
         assert_eq!(answer.overall_code(), Code::OverLimit, "{path}");
-        assert_eq!(answer.statuses[0].code(), Code::OverLimit, "{path}");
-        assert_eq!(answer.statuses[1].code(), Code::Ok, "{path}");
+        assert_eq!(statuses(&answer), [over(0), (Code::Ok, u32::MAX)], "{path}");
+        assert_eq!(answer.statuses[1].current_limit, None, "what is left was not looked for");
         let body = String::from_utf8(answer.raw_body.to_vec()).unwrap();
         assert!(body.contains("BAD_REQUEST"), "{path}: {body}");
     }
@@ -280,8 +276,14 @@ async fn hostile_descriptors_are_over_their_limit() {
     let answer = client.ask(&request(&descriptors)).await;
     assert_eq!(answer.overall_code(), Code::OverLimit);
     assert_eq!(statuses(&answer), vec![over(0); MOST_DESCRIPTORS + 1]);
-    let requests_in_flight = request(&[descriptor(&[("slots", "x")])]);
-    assert_eq!(statuses(&client.ask(&requests_in_flight).await), [over(0)], "requests are not seen to end");
+    let user = descriptor(&[("user", "ann")]);
+    let in_flight = descriptor(&[("slots", "x")]);
+    let too_many = RateLimitDescriptor { hits_addend: Some(4), ..user.clone() };
+    for (undecidable, why) in [(in_flight, "requests are not seen to end"), (too_many, "the limit is 3")] {
+        let asked = request(&[user.clone(), undecidable, user.clone()]);
+        let expected = [(Code::Ok, u32::MAX), over(0), (Code::Ok, u32::MAX)];
+        assert_eq!(statuses(&client.ask(&asked).await), expected, "{why}");
+    }
     // Nothing of all that was charged.
     let user = request(&[descriptor(&[("user", "ann")])]);
     assert_eq!(statuses(&client.ask(&user).await), [(Code::Ok, 2)]);

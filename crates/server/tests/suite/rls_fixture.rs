@@ -1,5 +1,6 @@
 //! A running RLS door, and its client.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -20,7 +21,7 @@ use tollgate_testbed::PATIENCE;
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
-const START_US: u64 = 1_800_000_000_000_000;
+pub const START_US: u64 = 1_800_000_000_000_000;
 pub const RULES: &str = "
 rules:
   - { id: users, match: { exactly: [user] }, key: user, limit: 3/min }
@@ -152,4 +153,18 @@ pub fn statuses(answer: &RateLimitResponse) -> Vec<(Code, u32)> {
 
 pub fn over(remaining: u32) -> (Code, u32) {
     (Code::OverLimit, remaining)
+}
+
+/// The headers that the proxy adds to the response.
+pub fn headers(response: &RateLimitResponse) -> BTreeMap<&str, &str> {
+    response.response_headers_to_add.iter().map(|header| (&*header.key, &*header.value)).collect()
+}
+
+/// A field of the dynamic metadata.
+pub fn metadata(response: &RateLimitResponse, name: &str) -> Option<String> {
+    use prost_types::value::Kind;
+    match response.dynamic_metadata.as_ref()?.fields.get(name)?.kind.as_ref()? {
+        Kind::StringValue(text) => Some(text.clone()),
+        other => panic!("{other:?}"),
+    }
 }

@@ -1,6 +1,8 @@
 //! Any bytes as a call: no panic, a status for each descriptor, and never more admitted than the limits allow.
 
 use prost::Message;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,13 +15,14 @@ use tollgate_server::rls_door::proto::{
 };
 use tollgate_server::{Readiness, RlsDoor};
 
-/// Every descriptor is limited by the rule, whatever its entries.
+/// Every descriptor is limited by the first rule, whatever its entries.
 const RULES: &str = "
 rules:
   - { id: everything, key: all, algorithm: fixed_window, limit: 20/day }
   - { id: users, match: { exactly: [user] }, key: user, limit: 3/day }
 ";
-const QUOTA: u64 = 20;
+const QUOTA: u128 = 20;
+const USER_QUOTA: u128 = 3;
 
 fn door(descriptors: DescriptorCharging) -> RlsDoor {
     let clock = Clock::Manual(ManualClock::new(1_800_000_000_000_000));
@@ -52,31 +55,88 @@ fn verify(request: &RateLimitRequest, answer: &RateLimitResponse) {
     assert_eq!(RateLimitResponse::decode(answer.encode_to_vec().as_slice()).unwrap(), *answer);
 }
 
-/// How many tokens of the rule for everything are used after an answer, with `used` before it. What is given back follows what all
-/// descriptors of the request take, unless each is charged on its own.
-fn used_after(
-    mut used: u128,
+/// How many tokens of the rules are used.
+#[derive(Clone, Debug, Default)]
+struct UsedTokens {
+    all: u128,
+    by_user: BTreeMap<Vec<u8>, u128>,
+}
+
+impl UsedTokens {
+    fn add(&mut self, request: &RateLimitRequest, one: &RateLimitDescriptor) {
+        self.all += hits_of(request, one);
+        if let Some(user) = user_of(one, &|_| true) {
+            *self.by_user.entry(user.to_vec()).or_default() += hits_of(request, one);
+        }
+        assert!(self.all <= QUOTA, "{self:?}: {request:?}");
+        assert!(self.by_user.values().all(|used| *used <= USER_QUOTA), "{self:?}: {request:?}");
+    }
+
+    fn give_back(&mut self, request: &RateLimitRequest, one: &RateLimitDescriptor) {
+        let hits = hits_of(request, one);
+        self.all = self.all.saturating_sub(hits);
+        let path = one.entries.iter().find(|entry| is_path(entry));
+        let has_path = path.is_some_and(|path| !path.value.is_empty());
+        let says_something = |entry: &Entry| match &*entry.key {
+            b"remote_address" | b"ip" => is_address(entry),
+            _ => has_path || !is_path(entry),
+        };
+        if let Some(used) = user_of(one, &says_something).and_then(|user| self.by_user.get_mut(user)) {
+            *used = used.saturating_sub(hits);
+        }
+    }
+
+    fn is_a_user_at_the_limit(&self) -> bool {
+        self.by_user.values().any(|used| *used == USER_QUOTA)
+    }
+}
+
+fn hits_of(request: &RateLimitRequest, one: &RateLimitDescriptor) -> u128 {
+    one.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1))).into()
+}
+
+/// The user that the rule for users counts a descriptor by: none if it has other entries as well, of those that `is_entry` takes for
+/// entries. An empty path and an address that is none may be entries or not: so they are if tokens are taken, and are not if tokens are
+/// given back.
+fn user_of<'d>(one: &'d RateLimitDescriptor, is_entry: &dyn Fn(&Entry) -> bool) -> Option<&'d [u8]> {
+    let is_user = |entry: &Entry| *entry.key == *b"user";
+    let is_alone = one.entries.iter().filter(|entry| is_entry(entry)).all(is_user);
+    // Of several the first counts.
+    let user = one.entries.iter().find(|entry| is_user(entry))?;
+    is_alone.then_some(user.value.as_slice())
+}
+
+fn is_path(entry: &Entry) -> bool {
+    matches!(&*entry.key, b"path" | b"endpoint" | b"route")
+}
+
+fn is_address(entry: &Entry) -> bool {
+    str::from_utf8(&entry.value).is_ok_and(|text| text.parse::<IpAddr>().is_ok())
+}
+
+/// Counts what is used after an answer. What is given back follows what all descriptors of the request take, unless each is charged
+/// on its own.
+fn use_tokens(
+    used: &mut UsedTokens,
     request: &RateLimitRequest,
     answer: &RateLimitResponse,
     charging: DescriptorCharging,
-) -> u128 {
+) {
     let is_together = charging == DescriptorCharging::AllOrNothing;
     let is_charged =
         |code: Code| if is_together { answer.overall_code() == Code::Ok } else { code == Code::Ok };
-    let mut given_back = 0;
+    let mut given_back = Vec::new();
     for (one, status) in request.descriptors.iter().zip(&answer.statuses) {
         if one.limit.is_some() || !is_charged(status.code()) {
             continue;
         }
-        let hits = u128::from(one.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1))));
         match (one.is_negative_hits, is_together) {
-            (false, _) => used += hits,
-            (true, true) => given_back += hits,
-            (true, false) => used = used.saturating_sub(hits),
+            (false, _) => used.add(request, one),
+            (true, true) => given_back.push(one),
+            (true, false) => used.give_back(request, one),
         }
-        assert!(used <= u128::from(QUOTA), "{used} used: {request:?}");
     }
-    used.saturating_sub(given_back)
+    given_back.into_iter().for_each(|one| used.give_back(request, one));
 }
 
 /// What the inputs were, so that the targets cannot pass without reaching the limits.
@@ -85,13 +145,16 @@ struct RlsCoverage {
     admitted: AtomicU64,
     refused: AtomicU64,
     refunded: AtomicU64,
+    /// While a user has used all tokens.
+    at_user_limit: AtomicU64,
 }
 
 impl RlsCoverage {
-    fn record(&self, answer: &RateLimitResponse, is_refunded: bool) {
+    fn record(&self, answer: &RateLimitResponse, before: &UsedTokens, after: &UsedTokens) {
         let counter = if answer.overall_code() == Code::Ok { &self.admitted } else { &self.refused };
         counter.fetch_add(1, Ordering::Relaxed);
-        self.refunded.fetch_add(u64::from(is_refunded), Ordering::Relaxed);
+        self.refunded.fetch_add(u64::from(after.all < before.all), Ordering::Relaxed);
+        self.at_user_limit.fetch_add(u64::from(before.is_a_user_at_the_limit()), Ordering::Relaxed);
     }
 }
 
@@ -101,16 +164,16 @@ fn check(
     coverage: &RlsCoverage,
 ) {
     let door = door(charging);
-    let mut used: u128 = 0;
+    let mut used = UsedTokens::default();
     for request in requests {
         let Some(answer) = decide(&door, &request) else {
             assert!(request.descriptors.is_empty(), "{request:?}");
             continue;
         };
         verify(&request, &answer);
-        let used_before = used;
-        used = used_after(used, &request, &answer, charging);
-        coverage.record(&answer, used < used_before);
+        let used_before = used.clone();
+        use_tokens(&mut used, &request, &answer, charging);
+        coverage.record(&answer, &used_before, &used);
     }
 }
 
@@ -145,10 +208,18 @@ impl Choices<'_> {
         Entry { key: KEYS[self.pick(KEYS.len())].into(), value: value.into() }
     }
 
+    /// Often one of two users alone, so that they reach their limits.
+    fn entries(&mut self) -> Vec<Entry> {
+        match self.pick(3) {
+            0 => vec![Entry { key: "user".into(), value: VALUES[self.pick(2)].into() }],
+            _ => (0..self.pick(4)).map(|_| self.entry()).collect(),
+        }
+    }
+
     fn descriptor(&mut self) -> RateLimitDescriptor {
         let most = [1, 4, 100, u32::MAX];
         RateLimitDescriptor {
-            entries: (0..self.pick(4)).map(|_| self.entry()).collect(),
+            entries: self.entries(),
             hits_addend: match self.pick(32) {
                 0 => Some(u64::MAX),
                 1..4 => Some(self.pick(24) as u64),
@@ -203,9 +274,9 @@ fn fuzz(receive: impl Fn(RateLimitRequest, &mut Choices<'_>) -> Option<RateLimit
         check(charging, requests, &reached);
     });
     println!("{coverage:?}");
-    let RlsCoverage { admitted, refused, refunded } = coverage;
-    let counts = [admitted, refused, refunded].map(AtomicU64::into_inner);
-    assert!(counts.iter().all(|count| *count > 500), "admitted, refused, refunded: {counts:?}");
+    let RlsCoverage { admitted, refused, refunded, at_user_limit } = coverage;
+    let counts = [admitted, refused, refunded, at_user_limit].map(AtomicU64::into_inner);
+    assert!(counts.iter().all(|count| *count > 500), "admitted, refused, refunded, at a limit: {counts:?}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! The check API while its store is unavailable, and cross-origin requests.
+//! The check API and forward-auth while their store is unavailable, and cross-origin requests.
 
+use crate::auth::asked_at;
 use crate::client::Client;
 use crate::fixture::{DoorFixture, serve};
 use tollgate_core::rules::load;
@@ -40,6 +41,38 @@ async fn an_unavailable_store_is_not_reported_as_an_exceeded_limit() {
     let reply = client.post("/v1/check/batch", format!("[{LOGIN},{ORDERS}]")).await;
     let closed = r#"{"allowed":false,"limit":5,"remaining":null,"reset_after_ms":1000,"retry_after_ms":1000,"rule":"login","degraded":true,"error":{"code":"STORE_UNAVAILABLE","message":"The store of the rate limits is unavailable; try again later"}}"#;
     assert_eq!((reply.status, reply.body), (200, format!("[{closed},{open}]")));
+}
+
+#[tokio::test]
+async fn proxies_are_told_that_the_store_is_unavailable() {
+    let fixture = without_store().await;
+    let mut client = fixture.client().await;
+    let body = r#"{"error":{"code":"STORE_UNAVAILABLE","message":"The store of the rate limits is unavailable; try again later","details":{"retry_after_seconds":1}}}"#;
+    // No limit is known to be exceeded, so `503` leaves this status as it is, and so does `429`, the default.
+    for (query, status, own) in [
+        ("", 503, ""),
+        ("?deny_status=429", 503, ""),
+        ("?deny_status=403", 403, "503"),
+        ("?deny_status=401", 401, "503"),
+        ("?deny_status=503", 503, "503"),
+    ] {
+        let target = format!("/v1/auth{query}");
+        let reply = asked_at(&mut client, &target, "sk", "/login").await;
+        assert_eq!((reply.status, reply.header("x-tollgate-status")), (status, own), "{query}");
+        let headers = [
+            "ratelimit-policy: \"login\";q=5;w=3600",
+            "retry-after: 1",
+            "x-ratelimit-limit: 5",
+            "x-ratelimit-policy: degraded",
+            "x-ratelimit-remaining: -1",
+        ];
+        assert_eq!(reply.limit_headers(), headers, "{query}");
+        assert_eq!((reply.header("content-type"), &*reply.body), ("application/json", body), "{query}");
+        let reply = asked_at(&mut client, &target, "sk", "/orders").await;
+        assert_eq!((reply.status, reply.header("x-tollgate-status"), &*reply.body), (200, "", ""), "{query}");
+        let headers = [reply.header("x-ratelimit-remaining"), reply.header("x-ratelimit-policy")];
+        assert_eq!(headers, ["-1", "degraded"], "{query}");
+    }
 }
 
 #[tokio::test]
