@@ -5,6 +5,8 @@
 
 mod clock_steps;
 mod conformance;
+mod disconnects;
+mod doubted_clocks;
 mod emergency;
 mod errors;
 mod exactness;
@@ -17,6 +19,7 @@ mod heartbeats;
 mod hostile;
 mod in_flight;
 mod moving;
+mod node;
 mod outage;
 mod parts;
 mod penalties;
