@@ -53,6 +53,7 @@ mod handle;
 mod in_flight_slots;
 mod key_states;
 pub mod lease;
+mod lease_clock;
 mod metrics;
 mod node_count;
 pub mod permissions;

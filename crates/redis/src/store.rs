@@ -6,6 +6,7 @@ use crate::fleet::{self, FleetMembership, NodeAddress, NodeDescription};
 use crate::handle::StoreHandle;
 use crate::in_flight_slots;
 use crate::lease::{self, LeaseTable, StoreCall};
+use crate::lease_clock::LeaseClock;
 use crate::node_count::NodeCount;
 use crate::reset_markers::ResetMarkers;
 use crate::servers::{self, Servers};
@@ -14,7 +15,7 @@ use crate::{OpenError, StoreErrorKind, StoreUrl, VerdictSender};
 use arc_swap::{ArcSwapOption, Guard};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -25,7 +26,7 @@ use tollgate_core::heartbeat;
 use tollgate_core::rules::RuleSet;
 use tollgate_core::rules::written::OnStoreFailure;
 use tollgate_core::state_address::{FleetSecret, StateAddresses};
-use tollgate_core::time::{BootTime, UnixTime};
+use tollgate_core::time::BootTime;
 use tollgate_limiter::SharedStore;
 use tollgate_limiter::metrics::SpanSink;
 use tollgate_limiter::{Clock, ManualClock};
@@ -175,7 +176,7 @@ impl RedisStore {
         let addresses = settings
             .secret
             .map(|secret| Arc::new(StateAddresses::new(&settings.prefix, FleetSecret(secret))));
-        let lease_clock = LeaseClock::new(&clock);
+        let lease_clock = LeaseClock::new(clock.boot(), clock.now());
         let core = Arc::new(StoreCore {
             servers,
             leases: LeaseTable::new(lease_settings),
@@ -298,7 +299,7 @@ pub struct ShardState {
 impl StoreCore {
     /// The time that leases count in.
     pub(crate) fn lease_time(&self) -> BootTime {
-        self.lease_clock.now(&self.clock)
+        self.lease_clock.at(self.clock.boot(), self.clock.now())
     }
 
     /// The addresses of states; none until the fleet's secret is known.
@@ -329,37 +330,6 @@ impl StoreCore {
     /// Whether all shards are unavailable.
     pub(crate) fn is_unavailable(&self) -> bool {
         self.servers.shards().iter().all(|shard| shard.is_open())
-    }
-}
-
-/// The clock that credit expires by: microseconds since the machine started, or since then by the wall clock, whichever
-/// is more. A virtual machine that was paused may notice it by one of the two only.
-#[derive(Debug)]
-struct LeaseClock {
-    /// When the machine started, by the wall clock.
-    started: UnixTime,
-    /// How far the wall clock was ever ahead of the other.
-    ahead_us: AtomicU64,
-}
-
-impl LeaseClock {
-    /// Less than this is the noise of reading two clocks.
-    const NOISE_US: u64 = 20_000;
-
-    fn new(clock: &Clock) -> Self {
-        let started_us = clock.now().as_us().saturating_sub(clock.boot().as_us());
-        Self { started: UnixTime::from_us(started_us), ahead_us: AtomicU64::new(0) }
-    }
-
-    /// Never goes back.
-    fn now(&self, clock: &Clock) -> BootTime {
-        let (boot, elapsed_us) = (clock.boot(), clock.now().since(self.started));
-        let ahead_us = self.ahead_us.load(Ordering::Relaxed);
-        let found_us = elapsed_us.saturating_sub(boot.as_us());
-        if found_us <= ahead_us + Self::NOISE_US {
-            return boot + ahead_us;
-        }
-        boot + self.ahead_us.fetch_max(found_us, Ordering::Relaxed).max(found_us)
     }
 }
 

@@ -20,7 +20,7 @@ pub enum NetworkMode {
     Delay(Duration),
     /// Everything is delayed; some packets stall and some are lost.
     Unsteady(UnsteadyLink),
-    /// Everything is dropped; connections stay open, and new ones are accepted.
+    /// Everything is dropped, also the end of a connection: all stay open, and new ones are accepted.
     BlackHole,
     /// Everything passes, but one byte of every reply is corrupted.
     Garble,
@@ -251,6 +251,8 @@ async fn receive(
             changed = states.changed() => if changed.is_ok() { continue } else { 0 },
         };
         if count == 0 {
+            // The other side does not hear of it before the network is back.
+            let _ = states.wait_for(|state| state.mode != NetworkMode::BlackHole).await;
             return Ok(());
         }
         rewrites.apply(direction, &mut buffer[..count]);

@@ -5,6 +5,8 @@
 
 mod clock_steps;
 mod conformance;
+mod disconnects;
+mod doubted_clocks;
 mod emergency;
 mod errors;
 mod exactness;
@@ -18,6 +20,7 @@ mod hostile;
 mod in_flight;
 mod moving;
 mod one_timeout;
+mod node;
 mod outage;
 mod parts;
 mod penalties;

@@ -4,7 +4,8 @@
 //! Each input is a list of choices ([`FuzzChoices`]), each choice a step of a [`FuzzRun`]. After every step:
 //! - No request was told that it passes unless the reply to its call says so.
 //! - For each key, what was spent, returned and is still in hand never exceeds what valid replies granted, and no
-//!   reply grants more than its call asked for. Nothing is spent two epochs after the call that granted it.
+//!   reply grants more than its call asked for. What is spent without a call was granted by replies whose tokens are
+//!   alive: for two epochs of the store, or until two seconds have passed or the window has ended.
 //! - Every waiter has received exactly one verdict, or is in a call or a queue. A call that fails is
 //!   reported to the waiters of its own group only.
 //! - There is one call for each group, no more leases than keys, and no more reports than a call can carry.

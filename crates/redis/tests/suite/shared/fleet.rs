@@ -1,7 +1,9 @@
 //! Nodes that share a store, the load on them, and what came of it.
 
+use super::node::SECRET;
+pub use super::node::{Node, nodes, patient_nodes};
 use crate::log::{Log, logged_on_threads};
-use crate::setting::{PLENTY, load};
+use crate::setting::load;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,17 +14,15 @@ use tokio::runtime::Builder;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_core::algorithm::Bucket;
-use tollgate_core::rules::LoadedRules;
 use tollgate_core::state_address::{FleetSecret, StateAddresses};
-use tollgate_limiter::{Clock, FailureSettings, Limiter, MemoryStore, Request};
-use tollgate_redis::{RedisSettings, RedisStore, ShardState};
+use tollgate_limiter::Request;
+use tollgate_redis::{RedisSettings, ShardState};
 use tollgate_simulate::{self, Ledger};
 use tollgate_testbed::judging::{could_not_judge, judged, must_be_judgeable};
 use tollgate_testbed::{PATIENCE, StallMonitor, eventually};
 
 /// What the store may take, plus what a decision takes.
 const LONGEST: Duration = Duration::from_millis(60);
-const SECRET: [u8; 16] = [7; 16];
 
 /// Tests under load run one at a time: each is to suffer from its own fault only.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -34,11 +34,11 @@ pub fn campaign(test: impl AsyncFn()) {
     }
 }
 
-/// The same for a test that reads the log.
+/// The same for a test that reads the log; each is run again if it could not be judged.
 pub fn logged_campaign(test: impl AsyncFn(&Log)) {
     for _ in 0..rounds() {
         let _alone = ALONE.lock();
-        logged_on_threads(2, &test);
+        judged(|| logged_on_threads(2, &test));
     }
 }
 
@@ -57,57 +57,6 @@ pub fn alone(test: impl AsyncFn()) {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(test());
     });
-}
-
-/// One node.
-pub struct Node {
-    pub limiter: Arc<Limiter>,
-    pub store: RedisStore,
-}
-
-impl Node {
-    pub async fn start(url: &str, text: &str) -> Arc<Self> {
-        Self::start_with(url, text, RedisSettings { secret: Some(SECRET), ..RedisSettings::default() }).await
-    }
-
-    pub async fn start_with(url: &str, text: &str, settings: RedisSettings) -> Arc<Self> {
-        let opened = RedisStore::open(&url.parse().unwrap(), settings, Clock::system()).await;
-        let store = opened.unwrap_or_else(|error| panic!("{error}"));
-        let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::system())
-            .sharing(store.shared_store(), FailureSettings::default());
-        let LoadedRules { rules, lists, .. } = load(text);
-        limiter.install(rules, lists).unwrap();
-        Arc::new(Self { limiter: Arc::new(limiter), store })
-    }
-
-    /// Whether `request` passes, and whether the store had a say.
-    pub async fn check(&self, request: &Request<'_>) -> (bool, bool) {
-        let decision = self.limiter.check(request).unwrap().decision().await;
-        (decision.allowed(), decision.degraded)
-    }
-}
-
-/// So many nodes that know each other.
-pub async fn nodes(url: &str, text: &str, count: usize) -> Vec<Arc<Node>> {
-    nodes_with(url, text, count, RedisSettings::default()).await
-}
-
-/// The same, for tests that are not about time: however slow the machine is, the store decides.
-pub async fn patient_nodes(url: &str, text: &str, count: usize) -> Vec<Arc<Node>> {
-    nodes_with(url, text, count, RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() }).await
-}
-
-async fn nodes_with(url: &str, text: &str, count: usize, settings: RedisSettings) -> Vec<Arc<Node>> {
-    let mut nodes = Vec::new();
-    for _ in 0..count {
-        let settings = RedisSettings { secret: Some(SECRET), ..settings.clone() };
-        nodes.push(Node::start_with(url, text, settings).await);
-    }
-    eventually("the nodes know each other", async || {
-        nodes.iter().all(|node| node.store.node_count() as usize == count)
-    })
-    .await;
-    nodes
 }
 
 /// What a rule says about the time without a store.
@@ -138,6 +87,7 @@ const CAPACITY: u64 = 30;
 const PER_SECOND: u64 = 15;
 
 /// A client of the load, by its number.
+#[derive(Debug)]
 pub struct Client {
     key: String,
     pub policy: Policy,
@@ -426,33 +376,38 @@ impl Findings {
     /// By how many tokens the worst of the clients of these policies was over-admitted by the store, not
     /// counting what passed by a policy.
     pub fn excess(&self, policies: &[Policy]) -> i64 {
+        let excesses = self.excesses().into_iter().zip(&self.clients);
+        let of_policies = excesses.filter(|(_, client)| policies.contains(&client.policy));
+        of_policies.map(|(excess, _)| excess).max().unwrap_or(0)
+    }
+
+    /// The same for each client.
+    pub fn excesses(&self) -> Vec<i64> {
         let bucket = bucket(RULES);
         let mut ledger = Ledger::default();
         for entry in self.entries.iter().filter(|entry| !entry.degraded) {
-            if policies.contains(&self.clients[entry.client].policy) {
-                ledger.note(tollgate_simulate::LedgerEntry {
-                    key: entry.client as u32,
-                    node: entry.node as u16,
-                    admitted: entry.allowed,
-                    cost: 1,
-                    sent_us: entry.sent_us,
-                    received_us: entry.received_us,
-                });
-            }
+            ledger.note(tollgate_simulate::LedgerEntry {
+                key: entry.client as u32,
+                node: entry.node as u16,
+                admitted: entry.allowed,
+                cost: 1,
+                sent_us: entry.sent_us,
+                received_us: entry.received_us,
+            });
         }
-        ledger.worst_excess(|_| Some(&bucket)).map_or(0, |(_, excess)| excess)
+        (0..CLIENTS as u32).map(|client| ledger.excess(client, &bucket)).collect()
     }
 
-    /// What one client got from the store in the last `us` before `end_us`, at most: what a replica may not
+    /// What each client got from the store in the last `us` before `end_us`, at most: what a replica may not
     /// have heard of yet.
-    pub fn fresh(&self, end_us: u64, us: u64) -> i64 {
+    pub fn fresh(&self, end_us: u64, us: u64) -> [i64; CLIENTS] {
         let mut by_client = [0_i64; CLIENTS];
         for entry in self.entries.iter().filter(|entry| entry.allowed && !entry.degraded) {
             if entry.received_us + us > end_us && entry.sent_us <= end_us {
                 by_client[entry.client] += 1;
             }
         }
-        by_client.into_iter().max().unwrap_or(0)
+        by_client
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::fleet::{Node, alone, bucket};
 use parking_lot::Mutex;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,11 +12,12 @@ use tollgate_core::lending::EPOCH_US;
 use tollgate_limiter::Request;
 use tollgate_redis::{RedisSettings, StoreErrorKind};
 use tollgate_simulate::{Ledger, LedgerEntry, StoreFaults};
-use tollgate_testbed::{NetworkMode, NetworkProxy, RedisServer, eventually};
+use tollgate_testbed::{NetworkMode, NetworkProxy, RedisServer, StallMonitor, eventually};
 
 const RULES: &str = "
 rules: [{ id: one, key: api_key, params: { capacity: 100, refill_rate: 50 }, on_store_failure: deny }]";
 const CAPACITY: i64 = 100;
+const PER_SECOND: f64 = 50.0;
 const NODES: usize = 3;
 /// The longest that a node waits for the store.
 const TIMEOUT: Duration = Duration::from_millis(200);
@@ -29,6 +31,8 @@ const MARK_EVERY: Duration = Duration::from_millis(5);
 const BEFORE: Duration = Duration::from_millis(2_500);
 /// Longer than credit lives, so that some of it is judged without any allowance.
 const AFTER: Duration = Duration::from_secs(6);
+/// A replica that has not acknowledged for more than two seconds is missed, both in whole seconds, once a second.
+const STOPS_WITHIN: Duration = Duration::from_secs(4);
 
 /// One decision.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +53,7 @@ struct Setting {
     primary: RedisServer,
     replica: RedisServer,
     /// Between the two.
-    _replication: NetworkProxy,
+    replication: NetworkProxy,
     fronts: Vec<NetworkProxy>,
     nodes: Vec<Arc<Node>>,
     decided: Arc<Mutex<Vec<Decided>>>,
@@ -104,8 +108,7 @@ impl Setting {
                 std::thread::sleep(MARK_EVERY);
             }
         });
-        let _replication = replication;
-        let setting = Self { primary, replica, _replication, fronts, nodes, decided, start, is_over, load };
+        let setting = Self { primary, replica, replication, fronts, nodes, decided, start, is_over, load };
         sleep(BEFORE).await;
         setting
     }
@@ -184,9 +187,10 @@ fn assert_lost_writes(what: &str, ledger: &Ledger, failover: Failover) {
     assert!(later <= 0, "{what}: {later} over after the failover");
 }
 
-/// Of what these nodes decided from `from_us` on: how many by the store, and how many without it.
-fn counts(decided: &[Decided], nodes: &[u16], from_us: u64) -> (usize, usize) {
-    let of = decided.iter().filter(|one| nodes.contains(&one.entry.node) && one.entry.sent_us > from_us);
+/// Of what was sent to these nodes within `sent_us`: how many were decided by the store, and how many without it.
+fn counts(decided: &[Decided], nodes: &[u16], sent_us: Range<u64>) -> (usize, usize) {
+    let is_meant = |one: &&Decided| nodes.contains(&one.entry.node) && sent_us.contains(&one.entry.sent_us);
+    let of = decided.iter().filter(is_meant);
     let (degraded, by_store): (Vec<&Decided>, Vec<&Decided>) = of.partition(|one| one.degraded);
     (by_store.len(), degraded.len())
 }
@@ -198,36 +202,53 @@ async fn fail_over_to_a_replica_that_lags() {
     sleep(AFTER).await;
     let decided = setting.end().await;
     assert_lost_writes("lagging replica", &ledger_of(&decided, &[0, 1, 2]), failover);
-    let (by_store, degraded) = counts(&decided, &[0, 1, 2], failover.at_us + 1_500_000);
+    let (by_store, degraded) = counts(&decided, &[0, 1, 2], failover.at_us + 1_500_000..u64::MAX);
     assert!(by_store > 300 && degraded == 0, "{degraded} of {by_store} degraded after the failover");
 }
 
-/// The third node alone still reaches the old primary.
-async fn split_brain(primary: &[&str]) -> (Vec<Decided>, Failover, u64) {
-    let setting = Setting::start(primary).await;
+/// The third node alone still reaches the old primary, which loses its replica at once.
+async fn both_sides_keep_to_the_limit() {
+    let setting = Setting::start(&[]).await;
     let failover = setting.fail_over(&[0, 1]);
     sleep(AFTER).await;
     let refused = setting.nodes[2].store.errors(StoreErrorKind::Replicas);
-    (setting.end().await, failover, refused)
-}
-
-async fn both_sides_keep_to_the_limit() {
-    let (decided, failover, refused) = split_brain(&[]).await;
+    let decided = setting.end().await;
     assert_lost_writes("split brain, the new primary", &ledger_of(&decided, &[0, 1]), failover);
     // The old primary has lost nothing.
     let isolated = ledger_of(&decided, &[2]).excess(0, &bucket(RULES));
-    let (by_store, degraded) = counts(&decided, &[2], failover.at_us);
+    let (by_store, degraded) = counts(&decided, &[2], failover.at_us..u64::MAX);
     println!("split brain, the old primary: {isolated} over, {by_store} decided, {degraded} degraded");
     assert!(isolated <= 0, "{isolated} over at the old primary");
     assert!(by_store > 100 && degraded == 0 && refused == 0, "{by_store} decided, {degraded} degraded");
 }
 
-async fn an_isolated_primary_takes_no_writes() {
-    let (decided, failover, refused) = split_brain(&["--min-replicas-to-write", "1"]).await;
-    assert_lost_writes("min-replicas-to-write 1", &ledger_of(&decided, &[0, 1, 2]), failover);
-    let (by_store, degraded) = counts(&decided, &[2], failover.at_us + 2 * EPOCH_US);
-    println!("min-replicas-to-write 1: {refused} NOREPLICAS, {by_store} decided, {degraded} degraded");
-    assert!(refused > 0 && by_store == 0 && degraded > 50, "{by_store} decided, {degraded} degraded");
+/// Nothing passes between the two, and their connection stays open: only the missing acknowledgements tell the old
+/// primary.
+async fn a_primary_that_is_cut_off_stops_after_the_greatest_lag() {
+    let stalls = StallMonitor::start();
+    let setting = Setting::start(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]).await;
+    setting.replication.set(NetworkMode::BlackHole);
+    let failover = setting.fail_over(&[0, 1]);
+    let stopped = || setting.nodes[2].store.errors(StoreErrorKind::Replicas) > 0;
+    eventually("the old primary refuses writes", async || stopped()).await;
+    let stopped_us = setting.now_us();
+    sleep(AFTER).await;
+    let decided = setting.end().await;
+    let took = Duration::from_micros(stopped_us - failover.at_us);
+    let (before, _) = counts(&decided, &[2], failover.at_us..stopped_us);
+    let (after, degraded) = counts(&decided, &[2], stopped_us + 2 * EPOCH_US..u64::MAX);
+    println!("cut off: refuses after {took:?}, {before} decided before; then {after}, {degraded} degraded");
+    assert!(took <= STOPS_WITHIN + stalls.longest(), "the old primary stopped after {took:?}");
+    assert!(before > 10, "the old primary has decided only {before} in {took:?}");
+    assert!(after == 0 && degraded > 50, "{after} decided, {degraded} degraded");
+    assert_lost_writes("cut off, the new primary", &ledger_of(&decided, &[0, 1]), failover);
+    let isolated = ledger_of(&decided, &[2]).excess(0, &bucket(RULES));
+    assert!(isolated <= 0, "{isolated} over at the old primary");
+    // Both together: one capacity more, and what the old primary has refilled until it stopped.
+    let over = ledger_of(&decided, &[0, 1, 2]).excess(0, &bucket(RULES));
+    let most = CAPACITY + (PER_SECOND * took.as_secs_f64()).ceil() as i64;
+    println!("cut off: {over} over on both sides, {most} may be");
+    assert!(over <= most, "{over} over on both sides, {most} may be");
 }
 
 #[test]
@@ -236,7 +257,7 @@ fn what_a_lagging_replica_or_a_split_brain_loses_is_bounded() {
         tokio::join!(
             fail_over_to_a_replica_that_lags(),
             both_sides_keep_to_the_limit(),
-            an_isolated_primary_takes_no_writes(),
+            a_primary_that_is_cut_off_stops_after_the_greatest_lag(),
         );
     });
 }

@@ -5,7 +5,7 @@ mod replies;
 
 use super::LeaseFuzzCoverage;
 use super::choices::FuzzChoices;
-use super::grant_ledger::GrantLedger;
+use super::grant_ledger::{Cover, GrantEpoch, GrantLedger};
 use crate::lease::table::{
     Executed, LeaseCheck, LeaseSettings, LeaseTable, PendingLeaseCheck, ReservedTokens, StoreCall, Verdict,
     Waiter,
@@ -62,6 +62,8 @@ struct FuzzRequest {
     dues: Vec<OwnedCharge>,
     cost: u32,
     reserved: ReservedTokens,
+    /// For each of `reserved`: the grants that it was taken from.
+    covers: Vec<Cover>,
     groups: Vec<Vec<usize>>,
     unheard: usize,
     is_refused: bool,
@@ -239,9 +241,8 @@ impl<'b> FuzzRun<'b> {
             "refused, and asked"
         );
         let now = self.now;
-        for (index, _) in &reserved {
-            self.ledger(dues[*index].key).spend(cost.into(), now);
-        }
+        let spend = |(index, _): &(usize, _)| self.ledger(dues[*index].key).spend(cost.into(), now);
+        let covers: Vec<Cover> = reserved.iter().map(spend).collect();
         let groups: Vec<Vec<usize>> = groups.into_iter().map(SmallVec::into_vec).collect();
         for (group, indices) in groups.iter().enumerate() {
             let group_key = (self.rules, indices.iter().map(|index| dues[*index].key).collect());
@@ -261,6 +262,7 @@ impl<'b> FuzzRun<'b> {
             dues,
             cost,
             reserved,
+            covers,
             groups,
             unheard,
             is_refused,
@@ -279,17 +281,24 @@ impl<'b> FuzzRun<'b> {
         for (item, charge) in call.charges.iter().zip(&call.ask.charges) {
             assert!(charge.reports.len() <= MOST_PARTS, "more reports than can be written");
             self.ledger(item.key).ask(needed + u64::from(charge.prefetch.want));
-            let returned = charge.reports.iter().map(|report| u64::from(report.returned)).sum();
-            if returned > 0 {
+            for report in charge.reports.iter().filter(|report| report.returned > 0) {
                 LeaseFuzzCoverage::note(&self.met.returned);
+                let epoch = GrantEpoch::new(&charge.meter, report.epoch);
+                self.ledger(item.key).take(report.returned.into(), epoch);
             }
-            self.ledger(item.key).take(returned);
         }
         self.out.push(call);
     }
 
-    /// A waiter has been told `verdict`, and `is_received` unless its request was given up.
-    fn record_verdict(&mut self, id: usize, verdict: Verdict, is_received: bool) {
+    /// A waiter has been told `verdict`, and `is_received` unless its request was given up. What its request was admitted
+    /// for was `taken` in these epochs by its call, or else comes from credit.
+    fn record_verdict(
+        &mut self,
+        id: usize,
+        verdict: Verdict,
+        is_received: bool,
+        taken: Option<&BTreeMap<StateKey, GrantEpoch>>,
+    ) {
         let WaiterPosition { request: number, group, has_heard, .. } = &mut self.seats[id];
         assert!(!std::mem::replace(has_heard, true), "a second verdict");
         let (number, group) = (*number, *group);
@@ -316,8 +325,14 @@ impl<'b> FuzzRun<'b> {
                         request.reserved.extend(reserved[position].map(|reservation| (index, reservation)));
                     }
                     if steps[position].admitted {
-                        let key = request.dues[index].key;
-                        self.ledger(key).take(cost);
+                        let (key, now) = (request.dues[index].key, self.now);
+                        let cover = match taken {
+                            Some(epochs) => self.ledger(key).take(cost, epochs[&key]),
+                            None => self.ledger(key).spend(cost, now),
+                        };
+                        if is_tentative {
+                            self.requests[number].covers.push(cover);
+                        }
                     }
                 }
             }
@@ -338,10 +353,11 @@ impl<'b> FuzzRun<'b> {
     fn resolve(&mut self, number: usize, passed: Passed) {
         let request = &mut self.requests[number];
         let (reserved, cost) = (std::mem::take(&mut request.reserved), request.cost.into());
+        let covers = std::mem::take(&mut request.covers);
         let (dues, groups) = (request.dues.clone(), request.groups.clone());
         if passed == Passed::No {
-            for (index, _) in &reserved {
-                self.ledger(dues[*index].key).put_back(cost);
+            for ((index, _), cover) in reserved.iter().zip(covers) {
+                self.ledger(dues[*index].key).put_back(cost, cover);
             }
         }
         let locate = |index: usize| {

@@ -1,9 +1,12 @@
 //! What comes back for a call, and what must follow from it.
 
 use super::super::LeaseFuzzCoverage;
+use super::super::grant_ledger::{GrantEpoch, expiry};
 use super::{FuzzRun, FuzzWaiter};
 use crate::lease::table::{Executed, StoreCall, Verdict};
-use tollgate_core::script::ScriptReply;
+use std::collections::BTreeMap;
+use tollgate_core::key::StateKey;
+use tollgate_core::script::{ReplyState, ScriptReply};
 
 /// Replies that may be given again.
 const MOST_OLD: usize = 16;
@@ -93,8 +96,11 @@ impl FuzzRun<'_> {
         let waiters = self.waiters(&call);
         if executed == Executed::No {
             for (item, charge) in call.charges.iter().zip(&call.ask.charges) {
-                let returned = charge.reports.iter().map(|report| u64::from(report.returned)).sum();
-                self.ledger(item.key).put_back(returned);
+                for report in &charge.reports {
+                    let ledger = self.ledger(item.key);
+                    let cover = ledger.cover_of(GrantEpoch::new(&charge.meter, report.epoch));
+                    ledger.put_back(report.returned.into(), cover);
+                }
             }
         }
         self.table.fail(call, executed);
@@ -115,14 +121,14 @@ impl FuzzRun<'_> {
                 self.seats[id].group_key, self.seats[waiters[0]].group_key,
                 "a waiter of another group"
             );
-            self.record_verdict(id, verdict, is_received);
+            self.record_verdict(id, verdict, is_received, None);
         }
     }
 
     /// A valid reply arrives.
     fn accept(&mut self, call: StoreCall<FuzzWaiter>, answer: &ScriptReply) {
-        self.note_grants(&call, answer);
-        let expected = self.expect(&call, answer);
+        let epochs = self.note_grants(&call, answer);
+        let expected = self.expect(&call, answer, &epochs);
         let group_key = expected.first().map(|expected| self.seats[expected.id].group_key.clone());
         let next = self.table.apply_reply(call, answer, self.now);
         let told = std::mem::take(&mut *self.told.borrow_mut());
@@ -133,14 +139,23 @@ impl FuzzRun<'_> {
             let is_passed = self.requests[position.request].is_passed(position.group, steps);
             assert_eq!((told, is_passed), (id, *passes), "what a waiter is told is what the answer says");
         }
-        for (id, verdict, is_received) in told {
+        for (position, (id, verdict, is_received)) in told.into_iter().enumerate() {
             assert_eq!(Some(&self.seats[id].group_key), group_key.as_ref(), "a waiter of another group");
-            self.record_verdict(id, verdict, is_received);
+            // Those behind the call spend credit.
+            let taken = (position < expected.len()).then_some(&epochs);
+            self.record_verdict(id, verdict, is_received, taken);
         }
         next.into_iter().for_each(|call| self.send(call));
     }
 
-    fn note_grants(&mut self, call: &StoreCall<FuzzWaiter>, answer: &ScriptReply) {
+    /// Returns the epoch in which the call has taken tokens of each key: after a step back of the store's clock, the one
+    /// under which the store counts what is lent.
+    fn note_grants(
+        &mut self,
+        call: &StoreCall<FuzzWaiter>,
+        answer: &ScriptReply,
+    ) -> BTreeMap<StateKey, GrantEpoch> {
+        let mut epochs = BTreeMap::new();
         for ((item, charge), found) in call.charges.iter().zip(&call.ask.charges).zip(&answer.charges) {
             let counted = if charge.enforced { &answer.admitted } else { &found.counted };
             let tokens = |counts: &[u32]| -> u64 {
@@ -154,12 +169,25 @@ impl FuzzRun<'_> {
             if found.lent > 0 {
                 LeaseFuzzCoverage::note(&self.met.lent);
             }
-            self.ledger(item.key).grant(granted, call.sent);
+            let epoch = match &found.state {
+                ReplyState::Stored(state) if state.lent.total() > 0 => state.lent.epoch,
+                _ => item.meter.epoch(answer.now),
+            };
+            let (epoch, now) = (GrantEpoch::new(&item.meter, epoch), self.now);
+            let expires = expiry(&item.meter, call.sent, answer.now);
+            self.ledger(item.key).grant(granted, epoch, expires, now);
+            epochs.insert(item.key, epoch);
         }
+        epochs
     }
 
     /// What the waiters of the call are to hear. What a policy has let pass is spent; so is what cannot be returned.
-    fn expect(&mut self, call: &StoreCall<FuzzWaiter>, answer: &ScriptReply) -> Vec<ExpectedVerdict> {
+    fn expect(
+        &mut self,
+        call: &StoreCall<FuzzWaiter>,
+        answer: &ScriptReply,
+        epochs: &BTreeMap<StateKey, GrantEpoch>,
+    ) -> Vec<ExpectedVerdict> {
         let mut expected = Vec::new();
         let mut waiters = call.waiters.iter();
         let is_allowed = !call.charges.iter().any(|charge| charge.enforced && charge.denies_on_failure);
@@ -181,7 +209,7 @@ impl FuzzRun<'_> {
                     let is_counted = found.counted.get(number).is_none_or(|counted| position < *counted);
                     let is_returnable = charge.as_lent || item.meter.bucket().is_none();
                     if is_counted && (is_used || !is_returnable) {
-                        self.ledger(item.key).take(waiting.cost.into());
+                        self.ledger(item.key).take(waiting.cost.into(), epochs[&item.key]);
                     }
                 }
             }
