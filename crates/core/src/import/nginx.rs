@@ -8,7 +8,9 @@
 
 mod areas;
 mod conditions;
+mod differences;
 mod locations;
+mod maps;
 mod nested_regex;
 mod networks;
 mod reader;

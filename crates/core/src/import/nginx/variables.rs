@@ -4,8 +4,8 @@
 //! values, each under a condition: a key is therefore a list of cases, and each case becomes a rule. A request whose key is
 //! empty is not limited.
 
-use super::conditions::{KeySource, SourcePattern};
-use super::networks::disjoint_networks;
+use super::conditions::KeySource;
+use super::differences;
 use super::syntax::{ConfigWord, NginxDirective, shown};
 use crate::diagnostic::TextPosition;
 use crate::import::draft::ConditionDraft;
@@ -24,13 +24,20 @@ const DEEPEST: usize = 8;
 pub(super) struct KeyCase {
     pub(super) matches: ConditionDraft,
     pub(super) except: ConditionDraft,
-    pieces: Vec<KeyPiece>,
+    pub(super) pieces: Vec<KeyPiece>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum KeyPiece {
+pub(super) enum KeyPiece {
     Text(String),
     Source(KeySource),
+}
+
+/// Where an expression is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) file: usize,
+    pub(super) position: TextPosition,
 }
 
 /// Something about a key that has no equivalent.
@@ -55,12 +62,6 @@ pub(super) struct KeyEvaluator<'c> {
     pub(super) needs_user: bool,
 }
 
-/// An entry of a map: its pattern and value.
-struct MapEntry<'c> {
-    word: &'c ConfigWord,
-    value: &'c str,
-}
-
 impl<'c> KeyEvaluator<'c> {
     /// Registers a `map` or `geo`.
     pub(super) fn add_map(&mut self, directive: &'c NginxDirective) {
@@ -71,12 +72,11 @@ impl<'c> KeyEvaluator<'c> {
 
     /// The cases of a key in which it is not empty. `None` if it has no equivalent.
     pub(super) fn cases(&mut self, file: usize, key: &ConfigWord) -> Option<Vec<KeyCase>> {
-        let mut cases = match self.evaluate(&key.text, 0) {
+        let place = Place { file, position: key.position };
+        let mut cases = match self.evaluate(&key.text, place, 0) {
             Ok(cases) => cases,
             Err(message) => {
-                let hint = "the limit is not imported".to_owned();
-                let problem = KeyProblem { file, position: key.position, message, hint };
-                self.problems.push(problem);
+                self.problem(place, message, "the limit is not imported");
                 return None;
             }
         };
@@ -91,13 +91,13 @@ impl<'c> KeyEvaluator<'c> {
         Some(cases)
     }
 
-    fn evaluate(&mut self, expression: &str, depth: usize) -> Result<Vec<KeyCase>, String> {
+    fn evaluate(&mut self, expression: &str, place: Place, depth: usize) -> Result<Vec<KeyCase>, String> {
         let mut cases = vec![KeyCase::default()];
         for part in parts(expression) {
             let found = match part {
                 ExpressionPart::Text("") => continue,
                 ExpressionPart::Text(text) => vec![KeyCase::of(KeyPiece::Text(text.to_owned()))],
-                ExpressionPart::Variable(name) => self.variable(name, depth)?,
+                ExpressionPart::Variable(name) => self.variable(name, place, depth)?,
             };
             let mut combined = Vec::new();
             for case in &cases {
@@ -114,12 +114,15 @@ impl<'c> KeyEvaluator<'c> {
         Ok(cases)
     }
 
-    fn variable(&mut self, name: &str, depth: usize) -> Result<Vec<KeyCase>, String> {
+    fn variable(&mut self, name: &str, place: Place, depth: usize) -> Result<Vec<KeyCase>, String> {
         // A zone by server has a rule for each server, in which this is a constant.
         if name == SERVER_NAME {
             return Ok(vec![KeyCase::of(KeyPiece::Text(name.to_owned()))]);
         }
         if let Some(source) = KeySource::of_variable(name) {
+            if let Some((message, hint)) = differences::of_variable(name) {
+                self.problem(place, message, hint);
+            }
             if !self.sources.contains(&source) {
                 self.sources.push(source.clone());
             }
@@ -138,9 +141,9 @@ impl<'c> KeyEvaluator<'c> {
             _ => return Err(format!("`{}` needs a source and a variable", map.name.text)),
         };
         let mut cases = Vec::new();
-        for case in self.evaluate(source, depth + 1)? {
+        for case in self.evaluate(source, place_in(map, source), depth + 1)? {
             for (condition, value) in self.map_cases(map, &case, is_geo)? {
-                for value in self.evaluate(value, depth + 1)? {
+                for value in self.evaluate(value, place_in(map, value), depth + 1)? {
                     let joined = condition.and(&value);
                     cases.push(joined.ok_or("two maps over the same value have no equivalent")?);
                 }
@@ -149,151 +152,19 @@ impl<'c> KeyEvaluator<'c> {
         Ok(cases)
     }
 
-    /// The values of a map whose source is as in `case`, with the conditions of both.
-    fn map_cases(
-        &mut self,
-        map: &'c NginxDirective,
-        case: &KeyCase,
-        is_geo: bool,
-    ) -> Result<Vec<(KeyCase, &'c str)>, String> {
-        let (entries, default) = self.entries(map, is_geo);
-        let base = KeyCase { pieces: Vec::new(), ..case.clone() };
-        match case.pieces.as_slice() {
-            [KeyPiece::Source(source)] => self.conditional(map.file, source, &entries, default, base),
-            pieces if pieces.iter().all(|piece| matches!(piece, KeyPiece::Text(_))) => {
-                let text: String = pieces
-                    .iter()
-                    .map(|piece| if let KeyPiece::Text(text) = piece { text.as_str() } else { "" })
-                    .collect();
-                let mut found = None;
-                for entry in &entries {
-                    let pattern = SourcePattern::parse(&entry.word.text, is_geo);
-                    if pattern.matches_text(&text) && (found.is_none() || pattern.is_exact()) {
-                        found = Some(entry.value);
-                    }
-                }
-                Ok(vec![(base, found.unwrap_or(default))])
-            }
-            _ => Err(format!("a map over several variables has no equivalent: {}", shown(&map.text()))),
-        }
+    /// Adds something that has no equivalent.
+    pub(super) fn problem(&mut self, place: Place, message: String, hint: &str) {
+        let Place { file, position } = place;
+        self.problems.push(KeyProblem { file, position, message, hint: hint.to_owned() });
     }
+}
 
-    /// The entries of a map, and its default.
-    fn entries(&mut self, map: &'c NginxDirective, is_geo: bool) -> (Vec<MapEntry<'c>>, &'c str) {
-        let mut entries = Vec::new();
-        let mut default = "";
-        for directive in map.block.iter().flatten() {
-            match (directive.name.text.as_str(), directive.arguments.as_slice()) {
-                ("default", [value]) => default = &value.text,
-                ("hostnames" | "volatile", []) => {}
-                ("ranges" | "delete" | "proxy" | "proxy_recursive", _) if is_geo => {
-                    self.problem(
-                        directive,
-                        format!("`{}` of a geo has no equivalent", directive.name.text),
-                        "write networks; trusted proxies are `identity: { client_ip: … }` in the settings",
-                    );
-                }
-                (_, [value]) => entries.push(MapEntry { word: &directive.name, value: &value.text }),
-                _ => self.problem(
-                    directive,
-                    "an entry needs a pattern and a value".to_owned(),
-                    "it is ignored",
-                ),
-            }
-        }
-        (entries, default)
-    }
-
-    fn problem(&mut self, directive: &NginxDirective, message: String, hint: &str) {
-        self.problems.push(KeyProblem {
-            file: directive.file,
-            position: directive.name.position,
-            message,
-            hint: hint.to_owned(),
-        });
-    }
-
-    /// The cases of a map over a property of the request.
-    fn conditional(
-        &mut self,
-        file: usize,
-        source: &KeySource,
-        entries: &[MapEntry<'c>],
-        default: &'c str,
-        base: KeyCase,
-    ) -> Result<Vec<(KeyCase, &'c str)>, String> {
-        let is_geo = *source == KeySource::Address;
-        let mut known: Vec<(SourcePattern, &'c str)> = Vec::new();
-        for entry in entries {
-            let pattern = SourcePattern::parse(&entry.word.text, is_geo);
-            if entry.value == default && !pattern.is_absence() && entries.len() == 1 {
-                continue;
-            }
-            if let Err(why) = source.condition(&pattern, &mut ConditionDraft::default()) {
-                self.problems.push(KeyProblem {
-                    file,
-                    position: entry.word.position,
-                    message: format!("this entry of a map has no equivalent: {why}"),
-                    hint: "requests that match it are treated as by the default of the map".to_owned(),
-                });
-                continue;
-            }
-            known.push((pattern, entry.value));
-        }
-        let mut cases: Vec<(KeyCase, &'c str)> = Vec::new();
-        let mut merged: Vec<(Vec<&SourcePattern>, &'c str)> = Vec::new();
-        for (index, (pattern, value)) in known.iter().enumerate() {
-            let is_first_of_default = *value == default && !self.is_overridden(&known, index, default);
-            if is_first_of_default && !pattern.is_absence() {
-                continue;
-            }
-            match merged.iter_mut().find(|(group, known)| *known == *value && group[0].is_mergeable(pattern))
-            {
-                Some((group, _)) => group.push(pattern),
-                None => merged.push((vec![pattern], value)),
-            }
-        }
-        for (group, value) in merged {
-            let mut case = base.clone();
-            if let Some(networks) = disjoint_networks(&group, value, &known) {
-                for network in networks {
-                    source.require(&SourcePattern::Network(network), &mut case);
-                }
-                cases.push((case, value));
-                continue;
-            }
-            for pattern in &group {
-                source.require(pattern, &mut case);
-            }
-            for (index, (other, other_value)) in known.iter().enumerate() {
-                let first =
-                    known.iter().position(|(pattern, _)| std::ptr::eq(pattern, group[0])).unwrap_or(0);
-                let takes = |pattern: &&SourcePattern| {
-                    other.precedes(index, pattern, first) && !pattern.excludes(other)
-                };
-                if *other_value != value && group.iter().any(takes) {
-                    source.exclude(other, &mut case);
-                }
-            }
-            if !case.is_contradictory() {
-                cases.push((case, value));
-            }
-        }
-        let mut rest = base;
-        for (pattern, value) in &known {
-            if *value != default || pattern.is_absence() {
-                source.exclude(pattern, &mut rest);
-            }
-        }
-        cases.push((rest, default));
-        Ok(cases)
-    }
-
-    /// Whether an entry with the value of the default lies within one that has another value.
-    fn is_overridden(&self, known: &[(SourcePattern, &str)], index: usize, default: &str) -> bool {
-        let (pattern, _) = &known[index];
-        known.iter().any(|(other, value)| *value != default && other.contains(pattern))
-    }
+/// Where a map has `expression`: its source, or the value of an entry.
+fn place_in(map: &NginxDirective, expression: &str) -> Place {
+    let entries = map.block.iter().flatten().filter_map(|entry| entry.arguments.last());
+    let mut words = map.arguments.iter().chain(entries);
+    let word = words.find(|word| word.text == expression).unwrap_or(&map.name);
+    Place { file: map.file, position: word.position }
 }
 
 impl KeyCase {
@@ -346,7 +217,7 @@ impl KeyCase {
     }
 
     /// Whether a request can be in it.
-    fn is_contradictory(&self) -> bool {
+    pub(super) fn is_contradictory(&self) -> bool {
         let all =
             |globs: Option<&Vec<String>>| globs.is_some_and(|globs| globs.iter().any(|glob| glob == "*"));
         self.matches.named.keys().any(|name| all(self.except.named.get(name)))
