@@ -120,12 +120,10 @@ impl<'c> LimitImporter<'c> {
             "A refusal is a 429 with Retry-After; nginx answers 503 unless limit_req_status says otherwise."
                 .to_owned(),
         );
-        if !self.keys.ids.is_empty() {
-            let ids: Vec<String> =
-                self.keys.ids.iter().map(|(id, source)| format!("{id}: {source}")).collect();
-            let settings = format!("identity: {{ ids: {{ {} }} }}", ids.join(", "));
+        let settings = self.keys.settings();
+        if !settings.is_empty() {
             self.draft.heading.push("The rules need these settings in tollgate.yaml:".to_owned());
-            self.draft.heading.push(settings);
+            self.draft.heading.push(format!("identity: {{ {} }}", settings.join(", ")));
         }
         if self.keys.needs_user {
             let text = "The rules need a source of the user in tollgate.yaml, such as `identity: { user: { jwt: sub } }`.";

@@ -5,6 +5,7 @@ use super::networks::disjoint_networks;
 use super::syntax::{ConfigWord, NginxDirective, shown};
 use super::variables::{KeyCase, KeyEvaluator, KeyPiece, Place};
 use crate::import::draft::ConditionDraft;
+use std::net::IpAddr;
 
 /// An entry of a map: its pattern and value.
 struct MapEntry<'c> {
@@ -18,12 +19,11 @@ impl<'c> KeyEvaluator<'c> {
         &mut self,
         map: &'c NginxDirective,
         case: &KeyCase,
-        is_geo: bool,
     ) -> Result<Vec<(KeyCase, &'c str)>, String> {
-        let (entries, default) = self.entries(map, is_geo);
+        let (entries, default) = self.entries(map, false);
         let base = KeyCase { pieces: Vec::new(), ..case.clone() };
         match case.pieces.as_slice() {
-            [KeyPiece::Source(source)] => self.conditional(map.file, source, &entries, default, base),
+            [KeyPiece::Source(source)] => self.conditional(map, source, &entries, default, base),
             pieces if pieces.iter().all(|piece| matches!(piece, KeyPiece::Text(_))) => {
                 let text: String = pieces
                     .iter()
@@ -31,7 +31,7 @@ impl<'c> KeyEvaluator<'c> {
                     .collect();
                 let mut found = None;
                 for entry in &entries {
-                    let pattern = SourcePattern::parse(&entry.word.text, is_geo);
+                    let pattern = SourcePattern::parse(&entry.word.text, false);
                     if pattern.matches_text(&text) && (found.is_none() || pattern.is_exact()) {
                         found = Some(entry.value);
                     }
@@ -40,6 +40,29 @@ impl<'c> KeyEvaluator<'c> {
             }
             _ => Err(format!("a map over several variables has no equivalent: {}", shown(&map.text()))),
         }
+    }
+
+    /// The values of a geo over the address of the client, with the conditions of `case`.
+    pub(super) fn geo_cases(
+        &mut self,
+        geo: &'c NginxDirective,
+        case: &KeyCase,
+    ) -> Result<Vec<(KeyCase, &'c str)>, String> {
+        let (entries, default) = self.entries(geo, true);
+        let base = KeyCase { pieces: Vec::new(), ..case.clone() };
+        self.conditional(geo, &KeySource::Address, &entries, default, base)
+    }
+
+    /// All values of a geo.
+    pub(super) fn values(&mut self, geo: &'c NginxDirective) -> Vec<&'c str> {
+        let (entries, default) = self.entries(geo, true);
+        let mut values = vec![default];
+        for entry in entries {
+            if !values.contains(&entry.value) {
+                values.push(entry.value);
+            }
+        }
+        values
     }
 
     /// The entries of a map, and its default.
@@ -71,22 +94,24 @@ impl<'c> KeyEvaluator<'c> {
     /// The cases of a map over a property of the request.
     fn conditional(
         &mut self,
-        file: usize,
+        map: &NginxDirective,
         source: &KeySource,
         entries: &[MapEntry<'c>],
         default: &'c str,
         base: KeyCase,
     ) -> Result<Vec<(KeyCase, &'c str)>, String> {
-        let is_geo = *source == KeySource::Address;
+        let is_geo = map.name.text == "geo";
+        let is_address = |text: &str| *source == KeySource::Address && text.parse::<IpAddr>().is_ok();
         let mut known: Vec<(SourcePattern, &'c str)> = Vec::new();
         for entry in entries {
-            let pattern = SourcePattern::parse(&entry.word.text, is_geo);
+            let text = &entry.word.text;
+            let pattern = SourcePattern::parse(text, is_geo || is_address(text));
             if entry.value == default && !pattern.is_absence() && entries.len() == 1 {
                 continue;
             }
             if let Err(why) = source.condition(&pattern, &mut ConditionDraft::default()) {
                 self.problem(
-                    Place { file, position: entry.word.position },
+                    Place { file: map.file, position: entry.word.position },
                     format!("this entry of a map has no equivalent: {why}"),
                     "requests that match it are treated as by the default of the map",
                 );

@@ -19,6 +19,10 @@ const SERVER_NAME: &str = "server_name";
 /// Maps that refer to maps.
 const DEEPEST: usize = 8;
 
+const TOO_MANY_CASES: &str = "a key with so many cases has no equivalent";
+const NOT_IMPORTED: &str = "the limit is not imported";
+const SAME_VALUE: &str = "two maps over the same value have no equivalent";
+
 /// One value of a key, and when the key has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KeyCase {
@@ -60,6 +64,8 @@ pub(super) struct KeyEvaluator<'c> {
     pub(super) ids: BTreeMap<String, String>,
     /// Whether the user is used, whose source is not known.
     pub(super) needs_user: bool,
+    /// Whether the API key is used, which is in one header there.
+    pub(super) needs_api_key: bool,
 }
 
 impl<'c> KeyEvaluator<'c> {
@@ -76,16 +82,28 @@ impl<'c> KeyEvaluator<'c> {
         let mut cases = match self.evaluate(&key.text, place, 0) {
             Ok(cases) => cases,
             Err(message) => {
-                self.problem(place, message, "the limit is not imported");
+                self.problem(place, message, NOT_IMPORTED);
                 return None;
             }
         };
-        cases.retain(|case| !case.pieces.is_empty());
-        for case in &mut cases {
-            case.require_presence();
+        cases = cases.into_iter().flat_map(KeyCase::by_presence).collect();
+        if cases.len() > MOST_CASES {
+            self.problem(place, TOO_MANY_CASES.to_owned(), NOT_IMPORTED);
+            return None;
+        }
+        // Values that differ in constant texts alone.
+        let mut known = Vec::new();
+        cases.retain(|case| {
+            let rule = (case.matches.clone(), case.except.clone(), case.key());
+            let is_new = !known.contains(&rule);
+            known.push(rule);
+            is_new
+        });
+        for case in &cases {
             for source in self.sources.iter().filter(|source| case.uses(source)) {
                 self.ids.extend(source.custom_id());
                 self.needs_user |= *source == KeySource::Named(NamedIdentity::User);
+                self.needs_api_key |= *source == KeySource::Named(NamedIdentity::ApiKey);
             }
         }
         Some(cases)
@@ -103,11 +121,11 @@ impl<'c> KeyEvaluator<'c> {
             for case in &cases {
                 for other in &found {
                     let joined = case.and(other);
-                    combined.push(joined.ok_or("two maps over the same value have no equivalent")?);
+                    combined.push(joined.ok_or(SAME_VALUE)?);
                 }
             }
             if combined.len() > MOST_CASES {
-                return Err("a key with so many cases has no equivalent".to_owned());
+                return Err(TOO_MANY_CASES.to_owned());
             }
             cases = combined;
         }
@@ -134,22 +152,63 @@ impl<'c> KeyEvaluator<'c> {
         if depth >= DEEPEST {
             return Err("maps that refer to each other have no equivalent".to_owned());
         }
-        let is_geo = map.name.text == "geo";
-        let source = match (is_geo, map.arguments.as_slice()) {
-            (true, [_]) => "$remote_addr",
-            (_, [source, _]) => source.text.as_str(),
-            _ => return Err(format!("`{}` needs a source and a variable", map.name.text)),
+        if map.name.text == "geo" {
+            return self.geo(map, depth);
+        }
+        let [source, _] = map.arguments.as_slice() else {
+            return Err("`map` needs a source and a variable".to_owned());
         };
         let mut cases = Vec::new();
-        for case in self.evaluate(source, place_in(map, source), depth + 1)? {
-            for (condition, value) in self.map_cases(map, &case, is_geo)? {
+        for case in self.evaluate(&source.text, place_in(map, &source.text), depth + 1)? {
+            for (condition, value) in self.map_cases(map, &case)? {
                 for value in self.evaluate(value, place_in(map, value), depth + 1)? {
                     let joined = condition.and(&value);
-                    cases.push(joined.ok_or("two maps over the same value have no equivalent")?);
+                    cases.push(joined.ok_or(SAME_VALUE)?);
                 }
             }
         }
         Ok(cases)
+    }
+
+    /// The cases of a `geo`, whose values are texts even if they begin with a dollar sign.
+    fn geo(&mut self, geo: &'c NginxDirective, depth: usize) -> Result<Vec<KeyCase>, String> {
+        let known = self.problems.len();
+        let source = match geo.arguments.as_slice() {
+            [_] => "$remote_addr",
+            [source, _] => source.text.as_str(),
+            _ => return Err("`geo` needs a variable".to_owned()),
+        };
+        let sources = self.evaluate(source, place_in(geo, source), depth + 1).unwrap_or_default();
+        let is_address = |case: &KeyCase| case.pieces == [KeyPiece::Source(KeySource::Address)];
+        if sources.is_empty() || !sources.iter().all(is_address) {
+            self.problems.truncate(known);
+            let message = "a geo over anything but the address of the client has no equivalent".to_owned();
+            let hint = "the limits of all of its values apply; addresses behind proxies are `identity: { client_ip: … }` \
+                        in the settings";
+            self.problem(place_in(geo, source), message, hint);
+            return Ok(self.values(geo).into_iter().map(KeyCase::constant).collect());
+        }
+        let mut cases = Vec::new();
+        for case in &sources {
+            for (condition, value) in self.geo_cases(geo, case)? {
+                cases.push(condition.and(&KeyCase::constant(value)).ok_or(SAME_VALUE)?);
+            }
+        }
+        Ok(cases)
+    }
+
+    /// The fields of the setting `identity` that the keys need.
+    pub(super) fn settings(&self) -> Vec<String> {
+        let mut fields = Vec::new();
+        if self.needs_api_key {
+            // By default bearer tokens are API keys as well.
+            fields.push("api_key: { header: X-Api-Key }".to_owned());
+        }
+        if !self.ids.is_empty() {
+            let ids: Vec<String> = self.ids.iter().map(|(id, source)| format!("{id}: {source}")).collect();
+            fields.push(format!("ids: {{ {} }}", ids.join(", ")));
+        }
+        fields
     }
 
     /// Adds something that has no equivalent.
@@ -170,6 +229,14 @@ fn place_in(map: &NginxDirective, expression: &str) -> Place {
 impl KeyCase {
     fn of(piece: KeyPiece) -> Self {
         Self { pieces: vec![piece], ..Self::default() }
+    }
+
+    /// Any request, with this text.
+    fn constant(text: &str) -> Self {
+        match text {
+            "" => Self::default(),
+            text => Self::of(KeyPiece::Text(text.to_owned())),
+        }
     }
 
     /// Both cases at once, with the values one after the other. `None` if their conditions are on the same property.
@@ -202,18 +269,35 @@ impl KeyCase {
         self.pieces.iter().any(is_piece) || source.is_in(&self.matches) || source.is_in(&self.except)
     }
 
-    /// If the key is empty without an identity, requests must have it.
-    fn require_presence(&mut self) {
-        let is_always_there = |piece: &KeyPiece| match piece {
-            KeyPiece::Text(_) => true,
-            KeyPiece::Source(source) => source.is_always_present(),
-        };
-        if self.pieces.iter().any(is_always_there) {
-            return;
+    /// The cases of requests with and without the identities that the key has and requests may lack: without one, nginx
+    /// counts by the others, and a rule by another identity.
+    fn by_presence(self) -> Vec<Self> {
+        let mut cases = vec![self];
+        let pieces = cases[0].pieces.clone();
+        for piece in &pieces {
+            let KeyPiece::Source(source) = piece else { continue };
+            if !source.is_always_present() {
+                cases = cases.into_iter().flat_map(|case| case.split(source)).collect();
+            }
         }
-        if let [KeyPiece::Source(source)] = self.pieces.clone().as_slice() {
-            source.require_presence(&mut self.matches);
+        cases.retain(|case| !case.pieces.is_empty());
+        cases
+    }
+
+    fn split(self, source: &KeySource) -> Vec<Self> {
+        let is_present = source.is_in(&self.matches);
+        let mut absent = self.clone();
+        absent.pieces.retain(|piece| !matches!(piece, KeyPiece::Source(known) if known == source));
+        if source.is_absent_by(&self.except) {
+            return vec![absent];
         }
+        if is_present || absent.pieces.len() == self.pieces.len() {
+            return vec![self];
+        }
+        let mut present = self;
+        source.require_presence(&mut present.matches);
+        source.require_absence(&mut absent.except);
+        vec![present, absent]
     }
 
     /// Whether a request can be in it.
