@@ -13,6 +13,7 @@ mod exceptions;
 mod explain;
 mod import_envoy;
 mod import_nginx;
+mod import_nginx_answers;
 mod import_nginx_keys;
 mod laws;
 mod lending;
