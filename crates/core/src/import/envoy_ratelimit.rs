@@ -14,7 +14,7 @@ use super::draft::{EndpointMatching, RuleDraft, RuleFileDraft};
 use super::{ImportErrors, ImportedRules, finish};
 use crate::document::{Document, DocumentPath};
 use config::{DescriptorConfig, LimitConfig, RateLimitConfig};
-use levels::{DescriptorLevel, LevelProblem};
+use levels::{DescriptorLevel, LevelNode, LevelProblem};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
@@ -127,11 +127,9 @@ impl DescriptorImporter<'_> {
             }
             known.push(node);
         }
+        let nodes: Vec<LevelNode<'_>> = known.iter().map(|node| LevelNode::new(&node.descriptor)).collect();
         for (index, node) in known.iter().enumerate() {
-            let siblings = known.iter().enumerate().filter(|(other, _)| *other != index);
-            let siblings = siblings.map(|(other, node)| (other < index, &node.descriptor));
-            let level = DescriptorLevel::new(&node.descriptor, siblings);
-            self.node(domain, node, parents, level);
+            self.node(domain, node, parents, DescriptorLevel::new(&nodes, index));
         }
     }
 

@@ -3,6 +3,7 @@
 use fastrand::Rng;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 use tollgate_core::decision::Outcome;
 use tollgate_core::descriptor::DescriptorFields;
 use tollgate_core::import::envoy_ratelimit::import;
@@ -191,6 +192,23 @@ descriptors:
         ),
         (
             "
+domain: overlaps
+descriptors:
+  - { key: database, value: 'a*c', rate_limit: { unit: hour, requests_per_unit: 3 } }
+  - { key: database, value: 'ab*', rate_limit: { unit: hour, requests_per_unit: 5 } }
+  - { key: database, value: 'b*', rate_limit: { unit: hour, requests_per_unit: 4 } }
+  - { key: database, value: '*d', rate_limit: { unit: hour, requests_per_unit: 2 } }
+  - { key: database, value: '*', rate_limit: { unit: hour, requests_per_unit: 1 } }
+  - { key: path, value: '/a*c', rate_limit: { unit: hour, requests_per_unit: 3 } }
+  - { key: path, value: '/ab*', rate_limit: { unit: hour, requests_per_unit: 5 } }
+  - { key: path, value: '*d', rate_limit: { unit: hour, requests_per_unit: 2 } }
+  - { key: path, value: '*', rate_limit: { unit: hour, requests_per_unit: 1 } }
+",
+            &["database", "path"],
+            &["/abc", "/abd", "/ab", "/xd", "/ac", "/x", "abc", "abd", "bd", "ad", "ac", "x"],
+        ),
+        (
+            "
 domain: identities
 descriptors:
   - { key: remote_address, rate_limit: { unit: second, requests_per_unit: 3 } }
@@ -245,6 +263,42 @@ descriptors:
     );
     assert!(text.contains("replaces: example7/user\n"), "{text}");
     assert_eq!(loaded.rules.rules().len(), 2);
+}
+
+/// A wildcard leaves to others only what both match.
+#[test]
+fn many_wildcards_are_imported() {
+    let nodes = |key: &str| -> String {
+        let node = |number| {
+            format!(
+                "  - {{ key: {key}, value: '/api/v1/service{number}/*', rate_limit: {{ unit: day, requests_per_unit: 2 }} }}\n"
+            )
+        };
+        (0..1_000).map(node).collect()
+    };
+    let started = Instant::now();
+    for key in ["path", "user", "generic_key"] {
+        let text = format!(
+            "domain: d\ndescriptors:\n{}  - {{ key: {key}, value: '/api/*', rate_limit: {{ unit: day, requests_per_unit: 3 }} }}\n",
+            nodes(key)
+        );
+        let (loaded, _, written) = load(&text);
+        assert_eq!(loaded.rules.rules().len(), 1_001);
+        assert_eq!(written.matches("except:").count(), 1, "{written}");
+        let mut node = VirtualNode::default();
+        let mut admitted = |value: &str| {
+            let fields = DescriptorFields::decode([(key, value)]).unwrap();
+            let admits = |_: &u32| {
+                let outcome = node.check(&loaded, &fields.request("d", 1), RULE_TEST_START).unwrap();
+                matches!(outcome, Outcome::Admitted(_))
+            };
+            (0..5).filter(admits).count()
+        };
+        assert_eq!(admitted("/api/v1/service7/x"), 2);
+        assert_eq!(admitted("/api/v1/service77/x"), 2);
+        assert_eq!(admitted("/api/v1/service7"), 3);
+    }
+    assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
 }
 
 #[test]
