@@ -156,9 +156,15 @@ impl DescriptorImporter<'_> {
         }
     }
 
-    /// Fields that say nothing about limits.
+    /// Fields that say nothing about limits, or not the same in all versions.
     fn warn_of_unused(&mut self, node: &TreeNode) {
         let descriptor = &node.descriptor;
+        let value = descriptor.value().unwrap_or_default();
+        if value.strip_suffix('*').unwrap_or(value).contains('*') {
+            let message = "a star before the end of a value is a text in versions before March 2026; here it is a wildcard";
+            let hint = "a value without it matches one text; newer versions do as Tollgate does";
+            self.warn_at_name(node, "value", message, hint);
+        }
         for (name, is_given) in [
             ("detailed_metric", descriptor.detailed_metric),
             ("value_to_metric", descriptor.value_to_metric),

@@ -12,6 +12,7 @@ mod epochs;
 mod exceptions;
 mod explain;
 mod import_envoy;
+mod import_envoy_wildcards;
 mod import_nginx;
 mod import_nginx_answers;
 mod import_nginx_keys;
