@@ -162,7 +162,7 @@ impl DescriptorImporter<'_> {
         let value = descriptor.value().unwrap_or_default();
         if value.strip_suffix('*').unwrap_or(value).contains('*') {
             let message = "a star before the end of a value is a text in versions before March 2026; here it is a wildcard";
-            let hint = "a value without it matches one text; newer versions do as Tollgate does";
+            let hint = "if yours is older, narrow the pattern of the rule to the values that requests have";
             self.warn_at_name(node, "value", message, hint);
         }
         for (name, is_given) in [
