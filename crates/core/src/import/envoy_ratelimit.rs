@@ -14,7 +14,7 @@ use super::draft::{EndpointMatching, RuleDraft, RuleFileDraft};
 use super::{ImportErrors, ImportedRules, finish};
 use crate::document::{Document, DocumentPath};
 use config::{DescriptorConfig, LimitConfig, RateLimitConfig};
-use levels::{DescriptorLevel, LevelProblem};
+use levels::{DescriptorLevel, LevelNode, LevelProblem};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
@@ -127,11 +127,9 @@ impl DescriptorImporter<'_> {
             }
             known.push(node);
         }
+        let nodes: Vec<LevelNode<'_>> = known.iter().map(|node| LevelNode::new(&node.descriptor)).collect();
         for (index, node) in known.iter().enumerate() {
-            let siblings = known.iter().enumerate().filter(|(other, _)| *other != index);
-            let siblings = siblings.map(|(other, node)| (other < index, &node.descriptor));
-            let level = DescriptorLevel::new(&node.descriptor, siblings);
-            self.node(domain, node, parents, level);
+            self.node(domain, node, parents, DescriptorLevel::new(&nodes, index));
         }
     }
 
@@ -158,9 +156,15 @@ impl DescriptorImporter<'_> {
         }
     }
 
-    /// Fields that say nothing about limits.
+    /// Fields that say nothing about limits, or not the same in all versions.
     fn warn_of_unused(&mut self, node: &TreeNode) {
         let descriptor = &node.descriptor;
+        let value = descriptor.value().unwrap_or_default();
+        if value.strip_suffix('*').unwrap_or(value).contains('*') {
+            let message = "a star before the end of a value is a text in versions before March 2026; here it is a wildcard";
+            let hint = "if yours is older, narrow the pattern of the rule to the values that requests have";
+            self.warn_at_name(node, "value", message, hint);
+        }
         for (name, is_given) in [
             ("detailed_metric", descriptor.detailed_metric),
             ("value_to_metric", descriptor.value_to_metric),

@@ -8,11 +8,14 @@
 
 mod areas;
 mod conditions;
+mod differences;
 mod locations;
+mod maps;
 mod nested_regex;
 mod networks;
 mod reader;
 mod redirects;
+mod returns;
 mod scopes;
 mod syntax;
 mod uses;
@@ -67,6 +70,8 @@ struct LimitImporter<'c> {
     keys: KeyEvaluator<'c>,
     servers: Vec<ServerBlock>,
     draft: RuleFileDraft,
+    /// The statuses of `error_page`s that redirect to a location.
+    redirected_statuses: BTreeSet<String>,
 }
 
 impl<'c> LimitImporter<'c> {
@@ -79,6 +84,8 @@ impl<'c> LimitImporter<'c> {
         // A part of a configuration, as in conf.d.
         let contexts = if https.is_empty() { vec![directives] } else { https };
         self.warn_of_streams(directives);
+        self.warn_of_code(directives);
+        self.add_redirected_statuses(directives);
         for context in &contexts {
             for directive in *context {
                 match directive.name.text.as_str() {
@@ -118,12 +125,10 @@ impl<'c> LimitImporter<'c> {
             "A refusal is a 429 with Retry-After; nginx answers 503 unless limit_req_status says otherwise."
                 .to_owned(),
         );
-        if !self.keys.ids.is_empty() {
-            let ids: Vec<String> =
-                self.keys.ids.iter().map(|(id, source)| format!("{id}: {source}")).collect();
-            let settings = format!("identity: {{ ids: {{ {} }} }}", ids.join(", "));
+        let settings = self.keys.settings();
+        if !settings.is_empty() {
             self.draft.heading.push("The rules need these settings in tollgate.yaml:".to_owned());
-            self.draft.heading.push(settings);
+            self.draft.heading.push(format!("identity: {{ {} }}", settings.join(", ")));
         }
         if self.keys.needs_user {
             let text = "The rules need a source of the user in tollgate.yaml, such as `identity: { user: { jwt: sub } }`.";
@@ -148,6 +153,7 @@ impl<'c> LimitImporter<'c> {
         let own = ServerArea { pattern: pattern.clone(), limits, serves_files: true, file, position };
         let mut areas = vec![own];
         self.locations(context, &pattern, &common, &mut areas);
+        self.remove_limits_after_answers(context, &InheritedLimits::default(), &mut areas);
         self.servers.push(ServerBlock { names: Vec::new(), is_default: true, areas });
     }
 
@@ -191,6 +197,7 @@ impl<'c> LimitImporter<'c> {
             let serves_files = serves_files(inner);
             areas.push(ServerArea { pattern, limits, serves_files, file, position });
         }
+        self.remove_limits_after_answers(inner, common, &mut areas);
         let mut server = ServerBlock { names: Vec::new(), is_default: false, areas };
         for directive in inner {
             match directive.name.text.as_str() {
@@ -245,10 +252,15 @@ impl<'c> LimitImporter<'c> {
                 let hint = "its limits are imported as if it were selected";
                 self.warn(directive.file, directive.name.position, message, hint);
             }
-            let limits = own.within(limits);
+            let outer = limits;
+            let limits = own.within(outer);
             self.locations(inner, &pattern, &limits, areas);
             let (file, position) = (directive.file, directive.name.position);
             areas.push(ServerArea { pattern, limits, serves_files: serves_files(inner), file, position });
+            // The locations inside of it have answers of their own.
+            if let Some(area) = areas.last_mut() {
+                self.remove_limits_after_answers(inner, outer, std::slice::from_mut(area));
+            }
         }
     }
 

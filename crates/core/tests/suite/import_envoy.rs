@@ -74,7 +74,7 @@ impl ModelService {
     }
 }
 
-fn load(text: &str) -> (LoadedRules, Value, String) {
+pub(crate) fn load(text: &str) -> (LoadedRules, Value, String) {
     let imported = import(&[("config.yaml", text)]).unwrap_or_else(|errors| panic!("{errors}"));
     let loaded = rules::load("imported", &imported.text).unwrap_or_else(|report| panic!("{report}"));
     assert!(loaded.warnings.is_empty(), "{}\n{}", loaded.warnings, imported.text);
@@ -189,6 +189,23 @@ descriptors:
 ",
             &plain,
             &["files/x", "files/y", "other/x"],
+        ),
+        (
+            "
+domain: overlaps
+descriptors:
+  - { key: database, value: 'a*c', rate_limit: { unit: hour, requests_per_unit: 3 } }
+  - { key: database, value: 'ab*', rate_limit: { unit: hour, requests_per_unit: 5 } }
+  - { key: database, value: 'b*', rate_limit: { unit: hour, requests_per_unit: 4 } }
+  - { key: database, value: '*d', rate_limit: { unit: hour, requests_per_unit: 2 } }
+  - { key: database, value: '*', rate_limit: { unit: hour, requests_per_unit: 1 } }
+  - { key: path, value: '/a*c', rate_limit: { unit: hour, requests_per_unit: 3 } }
+  - { key: path, value: '/ab*', rate_limit: { unit: hour, requests_per_unit: 5 } }
+  - { key: path, value: '*d', rate_limit: { unit: hour, requests_per_unit: 2 } }
+  - { key: path, value: '*', rate_limit: { unit: hour, requests_per_unit: 1 } }
+",
+            &["database", "path"],
+            &["/abc", "/abd", "/ab", "/xd", "/ac", "/x", "abc", "abd", "bd", "ad", "ac", "x"],
         ),
         (
             "

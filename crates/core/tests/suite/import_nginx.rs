@@ -16,7 +16,7 @@ fn no_files(pattern: &str) -> Result<Vec<(String, String)>, String> {
     }
 }
 
-fn imported(text: &str) -> ImportedRules {
+pub(crate) fn imported(text: &str) -> ImportedRules {
     let imported =
         import("nginx.conf", text, &mut no_files).unwrap_or_else(|errors| panic!("{text}\n{errors}"));
     let loaded = rules::load("imported", &imported.text).unwrap_or_else(|report| panic!("{report}"));
@@ -25,7 +25,7 @@ fn imported(text: &str) -> ImportedRules {
 }
 
 /// Imports `text` with these tests appended, which must pass, and returns the warnings.
-fn decides(text: &str, tests: &str) -> String {
+pub(crate) fn decides(text: &str, tests: &str) -> String {
     let ImportedRules { text: rules_text, warnings } = imported(text);
     let with_tests = format!("{rules_text}tests:\n{tests}");
     let loaded =

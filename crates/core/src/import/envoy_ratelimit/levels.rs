@@ -28,6 +28,18 @@ enum EntryValue {
     Wildcard(String),
 }
 
+/// A node of a level, with its value.
+pub(super) struct LevelNode<'c> {
+    descriptor: &'c DescriptorConfig,
+    value: EntryValue,
+}
+
+impl<'c> LevelNode<'c> {
+    pub(super) fn new(descriptor: &'c DescriptorConfig) -> Self {
+        Self { descriptor, value: EntryValue::of(descriptor) }
+    }
+}
+
 /// Why a level cannot be expressed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LevelProblem {
@@ -72,31 +84,28 @@ impl EntryValue {
             (Self::Wildcard(pattern), Self::Exact(value)) | (Self::Exact(value), Self::Wildcard(pattern)) => {
                 Glob::new(&pattern.replace('?', "*")).matches(value)
             }
-            (Self::Wildcard(_), Self::Wildcard(_)) => true,
+            (Self::Wildcard(one), Self::Wildcard(other)) => may_both_match(one, other),
         }
     }
 }
 
 impl DescriptorLevel {
-    /// The level of `descriptor`. Of each sibling it is known whether it comes first in the file.
-    pub(super) fn new<'c>(
-        descriptor: &DescriptorConfig,
-        siblings: impl Iterator<Item = (bool, &'c DescriptorConfig)>,
-    ) -> Self {
-        let value = EntryValue::of(descriptor);
-        let others = siblings.filter(|(_, other)| other.key() == descriptor.key());
-        let taken = others.filter_map(|(is_before, other)| {
-            let other = EntryValue::of(other);
-            let takes = match (&value, &other) {
+    /// The level of the node `index` of `nodes`, which are in the order of the file.
+    pub(super) fn new(nodes: &[LevelNode<'_>], index: usize) -> Self {
+        let LevelNode { descriptor, value } = &nodes[index];
+        let others = nodes.iter().enumerate().filter(|(other, _)| *other != index);
+        let others = others.filter(|(_, other)| other.descriptor.key() == descriptor.key());
+        let taken = others.filter_map(|(place, LevelNode { value: other, .. })| {
+            let takes = match (value, other) {
                 (EntryValue::Exact(_), _) | (_, EntryValue::Any) => false,
                 (_, EntryValue::Exact(_)) | (EntryValue::Any, EntryValue::Wildcard(_)) => true,
-                (EntryValue::Wildcard(_), EntryValue::Wildcard(_)) => is_before,
+                (EntryValue::Wildcard(_), EntryValue::Wildcard(_)) => place < index,
             };
-            (takes && value.may_overlap(&other)).then_some(other)
+            (takes && value.may_overlap(other)).then(|| other.clone())
         });
         let taken = taken.collect();
         let shares = descriptor.share_threshold && matches!(value, EntryValue::Wildcard(_));
-        Self { key: descriptor.key().to_owned(), value, taken, shares }
+        Self { key: descriptor.key().to_owned(), value: value.clone(), taken, shares }
     }
 
     /// Whether its values are credentials, which neither ids nor comments show.
@@ -177,7 +186,12 @@ impl DescriptorLevel {
                 conditions.endpoint_regex.push(match value {
                     EntryValue::Wildcard(pattern) => {
                         let parts: Vec<String> = pattern.split('*').map(regex::escape).collect();
-                        format!("^{}$", parts.join(".*"))
+                        // The rest of a path is not matched where anything matches: large configurations are mostly this.
+                        match parts.join(".*").strip_suffix(".*") {
+                            Some("") => ".*".to_owned(),
+                            Some(start) => format!("^{start}"),
+                            None => format!("^{}$", parts.join(".*")),
+                        }
                     }
                     _ => {
                         let canonical =
@@ -203,6 +217,18 @@ impl DescriptorLevel {
         }
         Ok(())
     }
+}
+
+/// Whether a text may match both patterns: what they have before the first star and after the last one must agree.
+fn may_both_match(one: &str, other: &str) -> bool {
+    // Here a `?` matches any character.
+    let is_same = |(one, other): (char, char)| one == other || one == '?' || other == '?';
+    let starts = |pattern: &'_ str| pattern.find('*').unwrap_or(pattern.len());
+    let ends = |pattern: &'_ str| pattern.rfind('*').map_or(0, |star| star + 1);
+    let (start, other_start) = (&one[..starts(one)], &other[..starts(other)]);
+    let (end, other_end) = (&one[ends(one)..], &other[ends(other)..]);
+    start.chars().zip(other_start.chars()).all(is_same)
+        && end.chars().rev().zip(other_end.chars().rev()).all(is_same)
 }
 
 /// `10.*` as a network.

@@ -182,10 +182,29 @@ impl KeySource {
         }
     }
 
+    /// Requires that requests lack the identity, as conditions of `except`.
+    pub(super) fn require_absence(&self, except: &mut ConditionDraft) {
+        match self {
+            Self::Named(kind) => drop(except.named.insert(kind.pattern_field(), vec!["*".to_owned()])),
+            Self::Custom { .. } => drop(except.ids.insert(self.dimension(), vec!["*".to_owned()])),
+            _ => {}
+        }
+    }
+
+    /// Whether no request has the identity, by these conditions of `except`.
+    pub(super) fn is_absent_by(&self, except: &ConditionDraft) -> bool {
+        let globs = match self {
+            Self::Named(kind) => except.named.get(kind.pattern_field()),
+            Self::Custom { .. } => except.ids.get(&self.dimension()),
+            _ => None,
+        };
+        globs.is_some_and(|globs| globs.iter().any(|glob| glob == "*"))
+    }
+
     /// Requires that the property matches. The pattern is known to have a condition.
     pub(super) fn require(&self, pattern: &SourcePattern, case: &mut KeyCase) {
         if pattern.is_absence() {
-            self.require_presence(&mut case.except);
+            self.require_absence(&mut case.except);
         } else {
             let _ = self.condition(pattern, &mut case.matches);
         }

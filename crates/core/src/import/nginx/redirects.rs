@@ -1,9 +1,9 @@
-//! Internal redirects: nginx also limits a request by the location that it redirects the request to. Rules see the path
+//! Internal redirects, and code that may do the same: nginx also limits a request by the location that it redirects the request to. Rules see the path
 //! that the client sent.
 
 use super::LimitImporter;
 use super::scopes::{InheritedLimits, ZoneUse};
-use super::syntax::NginxDirective;
+use super::syntax::{NginxDirective, shown};
 use crate::diagnostic::TextPosition;
 
 impl LimitImporter<'_> {
@@ -41,6 +41,19 @@ impl LimitImporter<'_> {
         let message = format!("the internal redirect of `{directive}` has no equivalent");
         let hint = "limit the paths that clients send as well, if the location that they end in has limits";
         self.warn(file, position, &message, hint);
+    }
+
+    /// Names code, which may redirect requests, answer them and limit them.
+    pub(super) fn warn_of_code(&mut self, directives: &[NginxDirective]) {
+        for directive in directives {
+            let name = directive.name.text.as_str();
+            if ["_by_lua_block", "_by_lua_file", "_by_lua"].iter().any(|end| name.ends_with(end)) {
+                let message = format!("the code of `{}` is not understood", shown(name));
+                let hint = "limits, redirects and answers in it are not imported";
+                self.warn(directive.file, directive.name.position, &message, hint);
+            }
+            self.warn_of_code(directive.block.as_deref().unwrap_or_default());
+        }
     }
 
     /// Most configurations have an `index`. It matters if the file is in a location with limits that the folder has not.

@@ -66,6 +66,12 @@ impl InheritedLimits {
         }
     }
 
+    /// Removes all limits.
+    pub(super) fn remove_uses(&mut self) {
+        self.requests = None;
+        self.connections = None;
+    }
+
     /// The limits that apply, and whether they are enforced.
     pub(super) fn applied(&self) -> impl Iterator<Item = (&ZoneUse, Enforcement)> {
         let requests = self.requests.iter().flatten();

@@ -1,9 +1,14 @@
 //! The syntax of nginx configurations: words, directives, blocks.
 
+mod lua;
+
 use crate::diagnostic::{Diagnostic, Severity, TextPosition};
 
 /// Blocks deeper than this are refused.
 const DEEPEST: usize = 64;
+
+/// The end of the names of directives with a block of code.
+const CODE_BLOCK: &str = "_by_lua_block";
 
 /// A word, without its quotes and escapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +88,7 @@ impl ConfigParser {
                     self.next();
                     None
                 }
-                Some('{') if name.text.ends_with("_by_lua_block") => {
+                Some('{') if name.text.ends_with(CODE_BLOCK) => {
                     self.skip_code()?;
                     Some(Vec::new())
                 }
@@ -163,21 +168,6 @@ impl ConfigParser {
             _ => text.extend(['\\', c]),
         }
         self.next();
-    }
-
-    /// Skips a block of code with balanced braces.
-    fn skip_code(&mut self) -> Result<(), Diagnostic> {
-        let start = self.position();
-        let mut open = 0usize;
-        while let Some(c) = self.next() {
-            match c {
-                '{' => open += 1,
-                '}' if open <= 1 => return Ok(()),
-                '}' => open -= 1,
-                _ => {}
-            }
-        }
-        Err(error(start, "a block is not closed", "add `}`"))
     }
 
     fn skip_space(&mut self) {

@@ -4,8 +4,8 @@
 //! values, each under a condition: a key is therefore a list of cases, and each case becomes a rule. A request whose key is
 //! empty is not limited.
 
-use super::conditions::{KeySource, SourcePattern};
-use super::networks::disjoint_networks;
+use super::conditions::KeySource;
+use super::differences;
 use super::syntax::{ConfigWord, NginxDirective, shown};
 use crate::diagnostic::TextPosition;
 use crate::import::draft::ConditionDraft;
@@ -19,18 +19,29 @@ const SERVER_NAME: &str = "server_name";
 /// Maps that refer to maps.
 const DEEPEST: usize = 8;
 
+const TOO_MANY_CASES: &str = "a key with so many cases has no equivalent";
+const NOT_IMPORTED: &str = "the limit is not imported";
+const SAME_VALUE: &str = "two maps over the same value have no equivalent";
+
 /// One value of a key, and when the key has it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KeyCase {
     pub(super) matches: ConditionDraft,
     pub(super) except: ConditionDraft,
-    pieces: Vec<KeyPiece>,
+    pub(super) pieces: Vec<KeyPiece>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum KeyPiece {
+pub(super) enum KeyPiece {
     Text(String),
     Source(KeySource),
+}
+
+/// Where an expression is written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) file: usize,
+    pub(super) position: TextPosition,
 }
 
 /// Something about a key that has no equivalent.
@@ -53,12 +64,8 @@ pub(super) struct KeyEvaluator<'c> {
     pub(super) ids: BTreeMap<String, String>,
     /// Whether the user is used, whose source is not known.
     pub(super) needs_user: bool,
-}
-
-/// An entry of a map: its pattern and value.
-struct MapEntry<'c> {
-    word: &'c ConfigWord,
-    value: &'c str,
+    /// Whether the API key is used, which is in one header there.
+    pub(super) needs_api_key: bool,
 }
 
 impl<'c> KeyEvaluator<'c> {
@@ -71,55 +78,69 @@ impl<'c> KeyEvaluator<'c> {
 
     /// The cases of a key in which it is not empty. `None` if it has no equivalent.
     pub(super) fn cases(&mut self, file: usize, key: &ConfigWord) -> Option<Vec<KeyCase>> {
-        let mut cases = match self.evaluate(&key.text, 0) {
+        let place = Place { file, position: key.position };
+        let mut cases = match self.evaluate(&key.text, place, 0) {
             Ok(cases) => cases,
             Err(message) => {
-                let hint = "the limit is not imported".to_owned();
-                let problem = KeyProblem { file, position: key.position, message, hint };
-                self.problems.push(problem);
+                self.problem(place, message, NOT_IMPORTED);
                 return None;
             }
         };
-        cases.retain(|case| !case.pieces.is_empty());
-        for case in &mut cases {
-            case.require_presence();
+        cases = cases.into_iter().flat_map(KeyCase::by_presence).collect();
+        if cases.len() > MOST_CASES {
+            self.problem(place, TOO_MANY_CASES.to_owned(), NOT_IMPORTED);
+            return None;
+        }
+        // Values that differ in constant texts alone.
+        let mut known = Vec::new();
+        cases.retain(|case| {
+            let rule = (case.matches.clone(), case.except.clone(), case.key());
+            let is_new = !known.contains(&rule);
+            known.push(rule);
+            is_new
+        });
+        for case in &cases {
             for source in self.sources.iter().filter(|source| case.uses(source)) {
                 self.ids.extend(source.custom_id());
                 self.needs_user |= *source == KeySource::Named(NamedIdentity::User);
+                self.needs_api_key |= *source == KeySource::Named(NamedIdentity::ApiKey);
             }
         }
         Some(cases)
     }
 
-    fn evaluate(&mut self, expression: &str, depth: usize) -> Result<Vec<KeyCase>, String> {
+    fn evaluate(&mut self, expression: &str, place: Place, depth: usize) -> Result<Vec<KeyCase>, String> {
         let mut cases = vec![KeyCase::default()];
         for part in parts(expression) {
             let found = match part {
                 ExpressionPart::Text("") => continue,
                 ExpressionPart::Text(text) => vec![KeyCase::of(KeyPiece::Text(text.to_owned()))],
-                ExpressionPart::Variable(name) => self.variable(name, depth)?,
+                ExpressionPart::Variable(name) => self.variable(name, place, depth)?,
             };
             let mut combined = Vec::new();
             for case in &cases {
                 for other in &found {
                     let joined = case.and(other);
-                    combined.push(joined.ok_or("two maps over the same value have no equivalent")?);
+                    combined.push(joined.ok_or(SAME_VALUE)?);
                 }
             }
             if combined.len() > MOST_CASES {
-                return Err("a key with so many cases has no equivalent".to_owned());
+                return Err(TOO_MANY_CASES.to_owned());
             }
             cases = combined;
         }
         Ok(cases)
     }
 
-    fn variable(&mut self, name: &str, depth: usize) -> Result<Vec<KeyCase>, String> {
+    fn variable(&mut self, name: &str, place: Place, depth: usize) -> Result<Vec<KeyCase>, String> {
         // A zone by server has a rule for each server, in which this is a constant.
         if name == SERVER_NAME {
             return Ok(vec![KeyCase::of(KeyPiece::Text(name.to_owned()))]);
         }
         if let Some(source) = KeySource::of_variable(name) {
+            if let Some((message, hint)) = differences::of_variable(name) {
+                self.problem(place, message, hint);
+            }
             if !self.sources.contains(&source) {
                 self.sources.push(source.clone());
             }
@@ -131,174 +152,91 @@ impl<'c> KeyEvaluator<'c> {
         if depth >= DEEPEST {
             return Err("maps that refer to each other have no equivalent".to_owned());
         }
-        let is_geo = map.name.text == "geo";
-        let source = match (is_geo, map.arguments.as_slice()) {
-            (true, [_]) => "$remote_addr",
-            (_, [source, _]) => source.text.as_str(),
-            _ => return Err(format!("`{}` needs a source and a variable", map.name.text)),
+        if map.name.text == "geo" {
+            return self.geo(map, depth);
+        }
+        let [source, _] = map.arguments.as_slice() else {
+            return Err("`map` needs a source and a variable".to_owned());
         };
         let mut cases = Vec::new();
-        for case in self.evaluate(source, depth + 1)? {
-            for (condition, value) in self.map_cases(map, &case, is_geo)? {
-                for value in self.evaluate(value, depth + 1)? {
+        for case in self.evaluate(&source.text, place_in(map, &source.text), depth + 1)? {
+            for (condition, value) in self.map_cases(map, &case)? {
+                for value in self.evaluate(value, place_in(map, value), depth + 1)? {
                     let joined = condition.and(&value);
-                    cases.push(joined.ok_or("two maps over the same value have no equivalent")?);
+                    cases.push(joined.ok_or(SAME_VALUE)?);
                 }
             }
         }
         Ok(cases)
     }
 
-    /// The values of a map whose source is as in `case`, with the conditions of both.
-    fn map_cases(
-        &mut self,
-        map: &'c NginxDirective,
-        case: &KeyCase,
-        is_geo: bool,
-    ) -> Result<Vec<(KeyCase, &'c str)>, String> {
-        let (entries, default) = self.entries(map, is_geo);
-        let base = KeyCase { pieces: Vec::new(), ..case.clone() };
-        match case.pieces.as_slice() {
-            [KeyPiece::Source(source)] => self.conditional(map.file, source, &entries, default, base),
-            pieces if pieces.iter().all(|piece| matches!(piece, KeyPiece::Text(_))) => {
-                let text: String = pieces
-                    .iter()
-                    .map(|piece| if let KeyPiece::Text(text) = piece { text.as_str() } else { "" })
-                    .collect();
-                let mut found = None;
-                for entry in &entries {
-                    let pattern = SourcePattern::parse(&entry.word.text, is_geo);
-                    if pattern.matches_text(&text) && (found.is_none() || pattern.is_exact()) {
-                        found = Some(entry.value);
-                    }
-                }
-                Ok(vec![(base, found.unwrap_or(default))])
-            }
-            _ => Err(format!("a map over several variables has no equivalent: {}", shown(&map.text()))),
+    /// The cases of a `geo`, whose values are texts even if they begin with a dollar sign.
+    fn geo(&mut self, geo: &'c NginxDirective, depth: usize) -> Result<Vec<KeyCase>, String> {
+        let known = self.problems.len();
+        let source = match geo.arguments.as_slice() {
+            [_] => "$remote_addr",
+            [source, _] => source.text.as_str(),
+            _ => return Err("`geo` needs a variable".to_owned()),
+        };
+        let sources = self.evaluate(source, place_in(geo, source), depth + 1).unwrap_or_default();
+        let is_address = |case: &KeyCase| case.pieces == [KeyPiece::Source(KeySource::Address)];
+        if sources.is_empty() || !sources.iter().all(is_address) {
+            self.problems.truncate(known);
+            let message = "a geo over anything but the address of the client has no equivalent".to_owned();
+            let hint = "the limits of all of its values apply; addresses behind proxies are `identity: { client_ip: … }` \
+                        in the settings";
+            self.problem(place_in(geo, source), message, hint);
+            return Ok(self.values(geo).into_iter().map(KeyCase::constant).collect());
         }
-    }
-
-    /// The entries of a map, and its default.
-    fn entries(&mut self, map: &'c NginxDirective, is_geo: bool) -> (Vec<MapEntry<'c>>, &'c str) {
-        let mut entries = Vec::new();
-        let mut default = "";
-        for directive in map.block.iter().flatten() {
-            match (directive.name.text.as_str(), directive.arguments.as_slice()) {
-                ("default", [value]) => default = &value.text,
-                ("hostnames" | "volatile", []) => {}
-                ("ranges" | "delete" | "proxy" | "proxy_recursive", _) if is_geo => {
-                    self.problem(
-                        directive,
-                        format!("`{}` of a geo has no equivalent", directive.name.text),
-                        "write networks; trusted proxies are `identity: { client_ip: … }` in the settings",
-                    );
-                }
-                (_, [value]) => entries.push(MapEntry { word: &directive.name, value: &value.text }),
-                _ => self.problem(
-                    directive,
-                    "an entry needs a pattern and a value".to_owned(),
-                    "it is ignored",
-                ),
+        let mut cases = Vec::new();
+        for case in &sources {
+            for (condition, value) in self.geo_cases(geo, case)? {
+                cases.push(condition.and(&KeyCase::constant(value)).ok_or(SAME_VALUE)?);
             }
         }
-        (entries, default)
-    }
-
-    fn problem(&mut self, directive: &NginxDirective, message: String, hint: &str) {
-        self.problems.push(KeyProblem {
-            file: directive.file,
-            position: directive.name.position,
-            message,
-            hint: hint.to_owned(),
-        });
-    }
-
-    /// The cases of a map over a property of the request.
-    fn conditional(
-        &mut self,
-        file: usize,
-        source: &KeySource,
-        entries: &[MapEntry<'c>],
-        default: &'c str,
-        base: KeyCase,
-    ) -> Result<Vec<(KeyCase, &'c str)>, String> {
-        let is_geo = *source == KeySource::Address;
-        let mut known: Vec<(SourcePattern, &'c str)> = Vec::new();
-        for entry in entries {
-            let pattern = SourcePattern::parse(&entry.word.text, is_geo);
-            if entry.value == default && !pattern.is_absence() && entries.len() == 1 {
-                continue;
-            }
-            if let Err(why) = source.condition(&pattern, &mut ConditionDraft::default()) {
-                self.problems.push(KeyProblem {
-                    file,
-                    position: entry.word.position,
-                    message: format!("this entry of a map has no equivalent: {why}"),
-                    hint: "requests that match it are treated as by the default of the map".to_owned(),
-                });
-                continue;
-            }
-            known.push((pattern, entry.value));
-        }
-        let mut cases: Vec<(KeyCase, &'c str)> = Vec::new();
-        let mut merged: Vec<(Vec<&SourcePattern>, &'c str)> = Vec::new();
-        for (index, (pattern, value)) in known.iter().enumerate() {
-            let is_first_of_default = *value == default && !self.is_overridden(&known, index, default);
-            if is_first_of_default && !pattern.is_absence() {
-                continue;
-            }
-            match merged.iter_mut().find(|(group, known)| *known == *value && group[0].is_mergeable(pattern))
-            {
-                Some((group, _)) => group.push(pattern),
-                None => merged.push((vec![pattern], value)),
-            }
-        }
-        for (group, value) in merged {
-            let mut case = base.clone();
-            if let Some(networks) = disjoint_networks(&group, value, &known) {
-                for network in networks {
-                    source.require(&SourcePattern::Network(network), &mut case);
-                }
-                cases.push((case, value));
-                continue;
-            }
-            for pattern in &group {
-                source.require(pattern, &mut case);
-            }
-            for (index, (other, other_value)) in known.iter().enumerate() {
-                let first =
-                    known.iter().position(|(pattern, _)| std::ptr::eq(pattern, group[0])).unwrap_or(0);
-                let takes = |pattern: &&SourcePattern| {
-                    other.precedes(index, pattern, first) && !pattern.excludes(other)
-                };
-                if *other_value != value && group.iter().any(takes) {
-                    source.exclude(other, &mut case);
-                }
-            }
-            if !case.is_contradictory() {
-                cases.push((case, value));
-            }
-        }
-        let mut rest = base;
-        for (pattern, value) in &known {
-            if *value != default || pattern.is_absence() {
-                source.exclude(pattern, &mut rest);
-            }
-        }
-        cases.push((rest, default));
         Ok(cases)
     }
 
-    /// Whether an entry with the value of the default lies within one that has another value.
-    fn is_overridden(&self, known: &[(SourcePattern, &str)], index: usize, default: &str) -> bool {
-        let (pattern, _) = &known[index];
-        known.iter().any(|(other, value)| *value != default && other.contains(pattern))
+    /// The fields of the setting `identity` that the keys need.
+    pub(super) fn settings(&self) -> Vec<String> {
+        let mut fields = Vec::new();
+        if self.needs_api_key {
+            // By default bearer tokens are API keys as well.
+            fields.push("api_key: { header: X-Api-Key }".to_owned());
+        }
+        if !self.ids.is_empty() {
+            let ids: Vec<String> = self.ids.iter().map(|(id, source)| format!("{id}: {source}")).collect();
+            fields.push(format!("ids: {{ {} }}", ids.join(", ")));
+        }
+        fields
     }
+
+    /// Adds something that has no equivalent.
+    pub(super) fn problem(&mut self, place: Place, message: String, hint: &str) {
+        let Place { file, position } = place;
+        self.problems.push(KeyProblem { file, position, message, hint: hint.to_owned() });
+    }
+}
+
+/// Where a map has `expression`: its source, or the value of an entry.
+fn place_in(map: &NginxDirective, expression: &str) -> Place {
+    let entries = map.block.iter().flatten().filter_map(|entry| entry.arguments.last());
+    let mut words = map.arguments.iter().chain(entries);
+    let word = words.find(|word| word.text == expression).unwrap_or(&map.name);
+    Place { file: map.file, position: word.position }
 }
 
 impl KeyCase {
     fn of(piece: KeyPiece) -> Self {
         Self { pieces: vec![piece], ..Self::default() }
+    }
+
+    /// Any request, with this text.
+    fn constant(text: &str) -> Self {
+        match text {
+            "" => Self::default(),
+            text => Self::of(KeyPiece::Text(text.to_owned())),
+        }
     }
 
     /// Both cases at once, with the values one after the other. `None` if their conditions are on the same property.
@@ -331,22 +269,39 @@ impl KeyCase {
         self.pieces.iter().any(is_piece) || source.is_in(&self.matches) || source.is_in(&self.except)
     }
 
-    /// If the key is empty without an identity, requests must have it.
-    fn require_presence(&mut self) {
-        let is_always_there = |piece: &KeyPiece| match piece {
-            KeyPiece::Text(_) => true,
-            KeyPiece::Source(source) => source.is_always_present(),
-        };
-        if self.pieces.iter().any(is_always_there) {
-            return;
+    /// The cases of requests with and without the identities that the key has and requests may lack: without one, nginx
+    /// counts by the others, and a rule by another identity.
+    fn by_presence(self) -> Vec<Self> {
+        let mut cases = vec![self];
+        let pieces = cases[0].pieces.clone();
+        for piece in &pieces {
+            let KeyPiece::Source(source) = piece else { continue };
+            if !source.is_always_present() {
+                cases = cases.into_iter().flat_map(|case| case.split(source)).collect();
+            }
         }
-        if let [KeyPiece::Source(source)] = self.pieces.clone().as_slice() {
-            source.require_presence(&mut self.matches);
+        cases.retain(|case| !case.pieces.is_empty());
+        cases
+    }
+
+    fn split(self, source: &KeySource) -> Vec<Self> {
+        let is_present = source.is_in(&self.matches);
+        let mut absent = self.clone();
+        absent.pieces.retain(|piece| !matches!(piece, KeyPiece::Source(known) if known == source));
+        if source.is_absent_by(&self.except) {
+            return vec![absent];
         }
+        if is_present || absent.pieces.len() == self.pieces.len() {
+            return vec![self];
+        }
+        let mut present = self;
+        source.require_presence(&mut present.matches);
+        source.require_absence(&mut absent.except);
+        vec![present, absent]
     }
 
     /// Whether a request can be in it.
-    fn is_contradictory(&self) -> bool {
+    pub(super) fn is_contradictory(&self) -> bool {
         let all =
             |globs: Option<&Vec<String>>| globs.is_some_and(|globs| globs.iter().any(|glob| glob == "*"));
         self.matches.named.keys().any(|name| all(self.except.named.get(name)))
