@@ -29,10 +29,13 @@ static RESET: LazyLock<NamedScript> = LazyLock::new(|| NamedScript::new(script::
 /// The indices of questions about one client: by its key, and by the cost that is asked about.
 type QuestionGroups<'q> = BTreeMap<(&'q str, u32), Vec<usize>>;
 
+/// A call that was started.
+type StartedCall = JoinHandle<Option<Vec<StateAnswer>>>;
+
 /// Calls that run at the same time, each with the indices of the states that it is about. No call waits for another: a decision
 /// may need several, and waits no longer than for one.
 #[derive(Default)]
-pub(crate) struct StateCalls(Vec<(Vec<usize>, JoinHandle<Option<Vec<StateAnswer>>>)>);
+pub(crate) struct StateCalls(Vec<(Vec<usize>, StartedCall)>);
 
 impl StateCalls {
     pub(crate) fn start(
