@@ -3,7 +3,7 @@
 use super::conditions::{KeySource, SourcePattern};
 use super::networks::disjoint_networks;
 use super::syntax::{ConfigWord, NginxDirective, shown};
-use super::variables::{KeyCase, KeyEvaluator, KeyPiece, Place};
+use super::variables::{ConfigPlace, KeyCase, KeyEvaluator, KeyPiece};
 use crate::import::draft::ConditionDraft;
 use std::net::IpAddr;
 
@@ -111,7 +111,7 @@ impl<'c> KeyEvaluator<'c> {
             }
             if let Err(why) = source.condition(&pattern, &mut ConditionDraft::default()) {
                 self.problem(
-                    Place { file: map.file, position: entry.word.position },
+                    ConfigPlace { file: map.file, position: entry.word.position },
                     format!("this entry of a map has no equivalent: {why}"),
                     "requests that match it are treated as by the default of the map",
                 );
@@ -175,6 +175,6 @@ impl<'c> KeyEvaluator<'c> {
     }
 }
 
-fn place_of(directive: &NginxDirective) -> Place {
-    Place { file: directive.file, position: directive.name.position }
+fn place_of(directive: &NginxDirective) -> ConfigPlace {
+    ConfigPlace { file: directive.file, position: directive.name.position }
 }

@@ -3,7 +3,7 @@
 use super::LimitImporter;
 use super::scopes::{InheritedLimits, ServerArea, ZoneUse};
 use super::syntax::NginxDirective;
-use super::variables::Place;
+use super::variables::ConfigPlace;
 use std::collections::BTreeSet;
 
 const ANY_PATH: [&str; 10] = ["^", "^/", "/", ".*", "(.*)", "^.*", "^.*$", "^(.*)", "^(.*)$", "^/(.*)$"];
@@ -11,9 +11,9 @@ const ANY_PATH: [&str; 10] = ["^", "^/", "/", ".*", "(.*)", "^.*", "^.*$", "^(.*
 /// The requests that the directives of a block answer before its limits.
 struct EarlyAnswers {
     /// The directive that answers all of them.
-    all: Option<Place>,
+    all: Option<ConfigPlace>,
     /// Directives that answer some of them.
-    some: Vec<Place>,
+    some: Vec<ConfigPlace>,
 }
 
 impl LimitImporter<'_> {
@@ -73,7 +73,7 @@ fn early_answers(directives: &[NginxDirective], redirected: &BTreeSet<String>) -
     // Whether no request has left these directives.
     let mut is_complete = true;
     for directive in directives {
-        let place = Place { file: directive.file, position: directive.name.position };
+        let place = ConfigPlace { file: directive.file, position: directive.name.position };
         let (answers_all, answers_some) = match directive.name.text.as_str() {
             "break" => return answers,
             "return" if is_redirected(directive, redirected) => return answers,

@@ -39,7 +39,7 @@ pub(super) enum KeyPiece {
 
 /// Where an expression is written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct ConfigPlace {
     pub(super) file: usize,
     pub(super) position: TextPosition,
 }
@@ -78,7 +78,7 @@ impl<'c> KeyEvaluator<'c> {
 
     /// The cases of a key in which it is not empty. `None` if it has no equivalent.
     pub(super) fn cases(&mut self, file: usize, key: &ConfigWord) -> Option<Vec<KeyCase>> {
-        let place = Place { file, position: key.position };
+        let place = ConfigPlace { file, position: key.position };
         let mut cases = match self.evaluate(&key.text, place, 0) {
             Ok(cases) => cases,
             Err(message) => {
@@ -109,7 +109,12 @@ impl<'c> KeyEvaluator<'c> {
         Some(cases)
     }
 
-    fn evaluate(&mut self, expression: &str, place: Place, depth: usize) -> Result<Vec<KeyCase>, String> {
+    fn evaluate(
+        &mut self,
+        expression: &str,
+        place: ConfigPlace,
+        depth: usize,
+    ) -> Result<Vec<KeyCase>, String> {
         let mut cases = vec![KeyCase::default()];
         for part in parts(expression) {
             let found = match part {
@@ -132,7 +137,7 @@ impl<'c> KeyEvaluator<'c> {
         Ok(cases)
     }
 
-    fn variable(&mut self, name: &str, place: Place, depth: usize) -> Result<Vec<KeyCase>, String> {
+    fn variable(&mut self, name: &str, place: ConfigPlace, depth: usize) -> Result<Vec<KeyCase>, String> {
         // A zone by server has a rule for each server, in which this is a constant.
         if name == SERVER_NAME {
             return Ok(vec![KeyCase::of(KeyPiece::Text(name.to_owned()))]);
@@ -212,18 +217,18 @@ impl<'c> KeyEvaluator<'c> {
     }
 
     /// Adds something that has no equivalent.
-    pub(super) fn problem(&mut self, place: Place, message: String, hint: &str) {
-        let Place { file, position } = place;
+    pub(super) fn problem(&mut self, place: ConfigPlace, message: String, hint: &str) {
+        let ConfigPlace { file, position } = place;
         self.problems.push(KeyProblem { file, position, message, hint: hint.to_owned() });
     }
 }
 
 /// Where a map has `expression`: its source, or the value of an entry.
-fn place_in(map: &NginxDirective, expression: &str) -> Place {
+fn place_in(map: &NginxDirective, expression: &str) -> ConfigPlace {
     let entries = map.block.iter().flatten().filter_map(|entry| entry.arguments.last());
     let mut words = map.arguments.iter().chain(entries);
     let word = words.find(|word| word.text == expression).unwrap_or(&map.name);
-    Place { file: map.file, position: word.position }
+    ConfigPlace { file: map.file, position: word.position }
 }
 
 impl KeyCase {
