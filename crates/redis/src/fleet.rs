@@ -220,7 +220,15 @@ impl StoreCore {
         };
         let outcome = self.fleet.note_reply(shard, &answer, description, now);
         if outcome == HeartbeatOutcome::DataLost {
-            tracing::warn!(shard = shard.number(), "store has lost its data; all limits start full");
+            let number = shard.number();
+            // With a step ahead the server expires keys, that of the nodes among them.
+            match shard.clock().vote_us() {
+                None => tracing::warn!(shard = number, "store has lost its data; all limits start full"),
+                Some(_) => tracing::warn!(
+                    shard = number,
+                    "store has expired keys because its clock has stepped, or lost its data; some limits may start full"
+                ),
+            }
         }
         if outcome == HeartbeatOutcome::DataLost
             && let Some(description) = self.fleet.description_for(shard, now)
@@ -288,8 +296,8 @@ impl StoreCore {
         shard.clock().is_known()
     }
 
-    /// A call was refused because the clock was not where this node expected it: its own may be wrong as well, so what
-    /// it holds is not spent any more, and the fleet is asked at once.
+    /// A call or a heartbeat found the clock not where this node expected it: its own may be wrong as well, so what it
+    /// holds is not spent any more, and the fleet is asked at once.
     pub(super) fn doubt_clock(&self) {
         self.leases.drop_credit();
         self.heartbeat_sooner.notify_one();
@@ -298,7 +306,7 @@ impl StoreCore {
     fn note_clock(&self, shard: &RedisShard, change: Option<ClockChange>) {
         let number = shard.number();
         match change {
-            Some(ClockChange::Doubted) => self.heartbeat_sooner.notify_one(),
+            Some(ClockChange::Doubted) => self.doubt_clock(),
             Some(ClockChange::Stepped(us)) => {
                 shard.counters().clock_steps.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
@@ -311,7 +319,6 @@ impl StoreCore {
                 tracing::info!(shard = number, "clock of a shard is no longer corrected");
             }
             Some(ClockChange::OwnClock(us)) => {
-                self.leases.drop_credit();
                 tracing::error!(
                     shard = number,
                     off_ms = us / 1_000,

@@ -90,7 +90,7 @@ impl InFlightSlot {
 
     fn mark_held(&self) {
         self.may_be_stored.store(true, Ordering::Relaxed);
-        let until = self.core.lease_time() + self.longest_us;
+        let until = self.core.clock.boot() + self.longest_us;
         self.core.holdings.held.lock().entry(Arc::clone(&self.key)).or_default().insert(self.number, until);
     }
 }
@@ -201,7 +201,7 @@ impl StoreCore {
 
     /// Renews all slots.
     async fn renew_slots(self: &Arc<Self>) {
-        let now = self.lease_time();
+        let now = self.clock.boot();
         let held: Vec<(Arc<str>, Vec<HeldSlot>)> = {
             let mut holdings = self.holdings.held.lock();
             holdings.retain(|_, held| {

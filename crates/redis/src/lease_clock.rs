@@ -1,42 +1,79 @@
 //! The clock that credit expires by.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use tollgate_core::time::{BootTime, UnixTime};
 
 /// Less than this is the noise of reading two clocks.
 const NOISE_US: u64 = 20_000;
 
-/// Microseconds since the machine started, or since then by the wall clock, whichever is more. A virtual machine that was
-/// paused may notice it by one of the two only.
+/// A reading of the monotonic and of the wall clock.
+type Readings = (BootTime, UnixTime);
+
+/// Microseconds since the machine started, and those that only the wall clock has counted since the process started. A virtual
+/// machine that was paused may notice it by one of the two only.
 #[derive(Debug)]
 pub(crate) struct LeaseClock {
-    /// When the machine started, by the wall clock.
-    started: UnixTime,
-    /// How far the wall clock was ever ahead of the other.
-    ahead_us: AtomicU64,
+    /// How far the wall clock was ahead of the monotonic one, after its last step.
+    offset_us: AtomicI64,
+    /// The sum of all steps ahead.
+    stepped_us: AtomicU64,
+    /// Held while a step is counted: threads that notice it together count it once.
+    counting: Mutex<()>,
 }
 
 impl LeaseClock {
-    /// The clock of a machine whose clocks now show `boot` and `wall`.
-    pub(crate) fn new(boot: BootTime, wall: UnixTime) -> Self {
-        let started_us = wall.as_us().saturating_sub(boot.as_us());
-        Self { started: UnixTime::from_us(started_us), ahead_us: AtomicU64::new(0) }
+    /// The clock of a machine whose clocks now show `readings`.
+    pub(crate) fn new(readings: Readings) -> Self {
+        Self {
+            offset_us: AtomicI64::new(offset_us(readings)),
+            stepped_us: AtomicU64::new(0),
+            counting: Mutex::new(()),
+        }
     }
 
-    /// The time when the clocks of the machine show `boot` and `wall`. Never goes back.
-    pub(crate) fn at(&self, boot: BootTime, wall: UnixTime) -> BootTime {
-        let ahead_us = self.ahead_us.load(Ordering::Relaxed);
-        let found_us = wall.since(self.started).saturating_sub(boot.as_us());
-        if found_us <= ahead_us + NOISE_US {
-            return boot + ahead_us;
+    /// The time when the clocks of the machine show what `read` returns. Never goes back.
+    pub(crate) fn now(&self, read: impl Fn() -> Readings) -> BootTime {
+        let mut readings = read();
+        if self.has_stepped(readings) {
+            readings = self.count_step(read);
         }
-        boot + self.ahead_us.fetch_max(found_us, Ordering::Relaxed).max(found_us)
+        readings.0 + self.stepped_us.load(Ordering::Relaxed)
     }
+
+    fn has_stepped(&self, readings: Readings) -> bool {
+        self.offset_us.load(Ordering::Acquire).abs_diff(offset_us(readings)) > NOISE_US
+    }
+
+    /// Reads the clocks again, and counts the step if there is one.
+    #[cold]
+    fn count_step(&self, read: impl Fn() -> Readings) -> Readings {
+        let _counting = self.counting.lock();
+        // The thread may have been preempted between the two clocks, or another has counted the step. That it is preempted
+        // twice in a row is unlikely, and costs credit some of its life.
+        let readings = read();
+        if self.has_stepped(readings) {
+            let (known_us, found_us) = (self.offset_us.load(Ordering::Relaxed), offset_us(readings));
+            if found_us > known_us {
+                self.stepped_us.fetch_add(found_us.abs_diff(known_us), Ordering::Relaxed);
+            }
+            // After the sum: who sees the new offset sees the step counted.
+            self.offset_us.store(found_us, Ordering::Release);
+        }
+        readings
+    }
+}
+
+fn offset_us((boot, wall): Readings) -> i64 {
+    wall.as_us().cast_signed().saturating_sub_unsigned(boot.as_us())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
+    use std::sync::Barrier;
+    use std::thread;
 
     const UP_US: u64 = 3_600_000_000;
     const NOON_US: u64 = 1_794_916_800_000_000;
@@ -44,14 +81,19 @@ mod tests {
     /// What the monotonic clock, the wall clock and the lease clock show, in milliseconds after the first reading.
     type Reading = (u64, i64, u64);
 
-    const CASES: [(&str, &[Reading]); 10] = [
+    const CASES: [(&str, &[Reading]); 12] = [
         ("both go on", &[(0, 0, 0), (1_000, 1_000, 1_000), (5_000, 5_000, 5_000)]),
         ("the wall clock is ahead by noise", &[(1_000, 1_020, 1_000), (2_000, 2_020, 2_000)]),
         ("the wall clock is ahead by more than noise", &[(1_000, 1_021, 1_021), (2_000, 2_021, 2_021)]),
         ("only the wall clock counts a pause", &[(1_000, 1_000, 1_000), (1_001, 61_000, 61_000)]),
         ("only the monotonic clock counts a pause", &[(1_000, 1_000, 1_000), (61_000, 1_001, 61_000)]),
         ("the wall clock is set back", &[(1_000, -3_599_000, 1_000), (2_000, -3_598_000, 2_000)]),
+        ("a pause after the wall clock was set back", &[(1_000, -4_000, 1_000), (1_001, 55_000, 60_000)]),
         ("the wall clock comes back from ahead", &[(1_000, 61_000, 61_000), (2_000, 2_000, 62_000)]),
+        (
+            "a pause after the wall clock came back from ahead",
+            &[(1_000, 61_000, 61_000), (2_000, 2_000, 62_000), (2_001, 9_001, 69_001)],
+        ),
         ("two pauses", &[(1_000, 11_000, 11_000), (2_000, 32_000, 32_000), (3_000, 33_000, 33_000)]),
         ("noise after a pause", &[(1_000, 11_000, 11_000), (2_000, 12_020, 12_000), (3_000, 12_980, 13_000)]),
         ("noise does not add up", &[(1_000, 1_019, 1_000), (2_000, 2_020, 2_000), (3_000, 3_021, 3_021)]),
@@ -61,19 +103,49 @@ mod tests {
     fn credit_expires_by_the_clock_that_runs_further() {
         for (what, readings) in CASES {
             let noon = UnixTime::from_us(NOON_US);
-            let clock = LeaseClock::new(BootTime::from_us(UP_US), noon);
+            let clock = LeaseClock::new((BootTime::from_us(UP_US), noon));
             for (monotonic_ms, wall_ms, shown_ms) in readings {
                 let boot = BootTime::from_us(UP_US + monotonic_ms * 1_000);
-                let shown = clock.at(boot, noon.shifted_by(wall_ms * 1_000));
+                let shown = clock.now(|| (boot, noon.shifted_by(wall_ms * 1_000)));
                 assert_eq!(shown.as_us(), UP_US + shown_ms * 1_000, "{what}, after {monotonic_ms} ms");
             }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_preempted_between_the_clocks_reads_them_again() {
+        let (boot, noon) = (BootTime::from_us(UP_US), UnixTime::from_us(NOON_US));
+        let clock = LeaseClock::new((boot, noon));
+        for _ in 0..100 {
+            let preempted = Cell::new(true);
+            let shown = clock.now(|| (boot, noon + if preempted.take() { 500_000 } else { 0 }));
+            assert_eq!(shown, boot);
+        }
+    }
+
+    #[test]
+    fn a_step_is_counted_once_by_threads_that_notice_it_together() {
+        let (boot, noon) = (BootTime::from_us(UP_US), UnixTime::from_us(NOON_US));
+        for _ in 0..200 {
+            let clock = LeaseClock::new((boot, noon));
+            let together = Barrier::new(4);
+            let notice = || {
+                together.wait();
+                clock.now(|| (boot, noon + 60_000_000))
+            };
+            let shown: Vec<BootTime> = thread::scope(|scope| {
+                let threads = [(); 4].map(|()| scope.spawn(notice));
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert_eq!(shown, [boot + 60_000_000; 4]);
         }
     }
 
     /// A machine whose wall clock was never set.
     #[test]
     fn a_wall_clock_that_shows_less_than_the_uptime_is_not_ahead() {
-        let clock = LeaseClock::new(BootTime::from_us(UP_US), UnixTime::default());
-        assert_eq!(clock.at(BootTime::from_us(UP_US + 1), UnixTime::from_us(1)).as_us(), UP_US + 1);
+        let clock = LeaseClock::new((BootTime::from_us(UP_US), UnixTime::default()));
+        let shown = clock.now(|| (BootTime::from_us(UP_US + 1), UnixTime::from_us(1)));
+        assert_eq!(shown.as_us(), UP_US + 1);
     }
 }

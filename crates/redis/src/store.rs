@@ -176,7 +176,7 @@ impl RedisStore {
         let addresses = settings
             .secret
             .map(|secret| Arc::new(StateAddresses::new(&settings.prefix, FleetSecret(secret))));
-        let lease_clock = LeaseClock::new(clock.boot(), clock.now());
+        let lease_clock = LeaseClock::new((clock.boot(), clock.now()));
         let core = Arc::new(StoreCore {
             servers,
             leases: LeaseTable::new(lease_settings),
@@ -299,7 +299,7 @@ pub struct ShardState {
 impl StoreCore {
     /// The time that leases count in.
     pub(crate) fn lease_time(&self) -> BootTime {
-        self.lease_clock.at(self.clock.boot(), self.clock.now())
+        self.lease_clock.now(|| (self.clock.boot(), self.clock.now()))
     }
 
     /// The addresses of states; none until the fleet's secret is known.
