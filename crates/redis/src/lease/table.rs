@@ -28,7 +28,7 @@ use tollgate_core::rules::RuleSet;
 use tollgate_core::script::{ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateAddress;
 use tollgate_core::time::BootTime;
-use tollgate_limiter::{OwnedCharge, Passed, Steps, is_request_limit};
+use tollgate_limiter::{OwnedCharge, Passed, Steps};
 
 /// How leases are dealt with. A rule may have a horizon and an interval of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -326,8 +326,10 @@ impl<W: Waiter> LeaseTable<W> {
             };
             let name = group.iter().fold(u64::from(rules), |name, index| {
                 let charge = &charges[*index];
-                let name = if is_request_limit(rules) { name ^ digest(&charge.meter) } else { name };
-                (name ^ charge.key.as_bits()).rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                // Requests for one key may differ in what the call says of it: an override has other numbers, a rule that is
+                // relaxed for a grant or a shed class does not refuse.
+                let name = name ^ charge.key.as_bits() ^ digest(charge);
+                name.rotate_left(23).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
             let shard = shards.of(client);
             match shard.join(name, group_charges, QueuedRequest { cost, take, waiter: waiter() }) {
@@ -513,15 +515,15 @@ impl<W: Waiter> LeaseTable<W> {
     }
 }
 
-/// Distinguishes the numbers of limits in the names of groups: those of one key may differ if requests state them.
-fn digest(meter: &Meter) -> u64 {
+/// Distinguishes in the names of groups what requests for one key may differ in.
+fn digest(charge: &OwnedCharge) -> u64 {
     let mut hasher = rapidhash::fast::RapidHasher::default_const();
-    let numbers = match meter.numbers() {
+    let numbers = match charge.meter.numbers() {
         MeterNumbers::Bucket(bucket) => {
             [bucket.capacity.into(), bucket.amount.into(), bucket.period.into(), bucket.tick_us]
         }
         MeterNumbers::Window(window) => [window.limit.into(), window.span_us(), 0, 0],
     };
-    (meter.algorithm(), numbers).hash(&mut hasher);
+    (charge.meter.algorithm(), numbers, charge.enforced, charge.leased).hash(&mut hasher);
     hasher.finish()
 }

@@ -58,3 +58,27 @@ fn a_faster_refill_fills_the_bucket_in_two_seconds() {
         assert!(passed * 100 >= CAPACITY * 98, "{algorithm}: {passed} of {CAPACITY}");
     }
 }
+
+/// An override has other numbers on the count of the same address.
+#[test]
+fn requests_of_an_address_keep_to_the_limit_of_their_own_key() {
+    let rules = "
+rules:
+  - { id: by-ip, key: [ip], limit: 100/min, override: { vip: { limit: 10000/min } } }
+";
+    let ip = Some([203, 0, 113, 9].into());
+    let [plain, vip] = ["plain", "vip"].map(|key| Client {
+        api_key: Some(key.to_owned()),
+        ip,
+        endpoint: "/".to_owned(),
+        ..Client::default()
+    });
+    for seed in 0..8 {
+        let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(written(rules), 1) };
+        // The larger limit is the first that the store is asked about, and the call is in flight when the others come.
+        let mut arrivals = vec![Arrival { at_us: 0, client: 1, node: 0, cost: 1 }];
+        arrivals.extend(even(5_000, 10, SECOND_US, 1, seed));
+        let admitted = run(&fleet, &[plain.clone(), vip.clone()], arrivals).tally.admitted;
+        assert!((100..=110).contains(&admitted), "seed {seed}: {admitted} at a limit of 100");
+    }
+}

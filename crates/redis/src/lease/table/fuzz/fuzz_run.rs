@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use tollgate_core::algorithm::LimitStep;
 use tollgate_core::key::StateKey;
+use tollgate_core::limit::Meter;
 use tollgate_core::script::MOST_PARTS;
 use tollgate_core::time::{BootTime, StoreTime};
 use tollgate_core::virtual_store::VirtualStore;
@@ -57,6 +58,12 @@ impl Drop for FuzzWaiter {
     }
 }
 
+/// Of a limit that requests state: the next may state other numbers for the same key.
+const FIRST_RULES: u32 = 1 << 31;
+
+/// What a pending group is named by: the number of the rules, and for each limit its key, numbers, and whether it can refuse.
+type GroupKey = (u32, Vec<(StateKey, Meter, bool)>);
+
 /// A request that waits.
 struct FuzzRequest {
     dues: Vec<OwnedCharge>,
@@ -79,11 +86,11 @@ impl FuzzRequest {
     }
 }
 
-/// What a waiter waits for: its request, which of its groups, and the pending group, which is named by rules and keys.
+/// What a waiter waits for: its request, which of its groups, and the pending group.
 struct WaiterPosition {
     request: usize,
     group: usize,
-    group_key: (u32, Vec<StateKey>),
+    group_key: GroupKey,
     has_heard: bool,
 }
 
@@ -118,7 +125,7 @@ impl<'b> FuzzRun<'b> {
             store: VirtualStore::default(),
             now: BootTime::from_us(SECOND_US),
             offset_us: 0,
-            rules: 1,
+            rules: FIRST_RULES,
             limits: FuzzLimit::all(),
             requests: Vec::new(),
             seats: Vec::new(),
@@ -193,7 +200,8 @@ impl<'b> FuzzRun<'b> {
             (0..=self.choices.below(3)).map(|_| self.choices.below(self.limits.len())).collect();
         chosen.sort_unstable();
         chosen.dedup();
-        let dues: Vec<OwnedCharge> = chosen.iter().map(|index| self.limits[*index].charge()).collect();
+        let dues: Vec<OwnedCharge> =
+            chosen.iter().map(|index| self.limits[*index].charge_of_request(&mut self.choices)).collect();
         let most = dues.iter().map(|due| due.meter.quota()).min().unwrap_or(1);
         let cost = match self.choices.below(8) {
             0 => most,
@@ -245,7 +253,8 @@ impl<'b> FuzzRun<'b> {
         let covers: Vec<Cover> = reserved.iter().map(spend).collect();
         let groups: Vec<Vec<usize>> = groups.into_iter().map(SmallVec::into_vec).collect();
         for (group, indices) in groups.iter().enumerate() {
-            let group_key = (self.rules, indices.iter().map(|index| dues[*index].key).collect());
+            let asked = |due: &OwnedCharge| (due.key, due.meter, due.enforced);
+            let group_key = (self.rules, indices.iter().map(|index| asked(&dues[*index])).collect());
             self.seats.push(WaiterPosition {
                 request: self.requests.len(),
                 group,

@@ -68,8 +68,14 @@ impl FuzzLimit {
         (0..CLIENTS).map(client)
     }
 
-    pub(super) fn charge(&self) -> OwnedCharge {
-        self.charge
+    /// The charge of one request: it may have other numbers, or a limit that can not refuse it.
+    pub(super) fn charge_of_request(&self, choices: &mut FuzzChoices<'_>) -> OwnedCharge {
+        let mut charge = self.charge;
+        charge.enforced ^= choices.one_in(8);
+        if choices.one_in(8) {
+            charge.meter = meter(self.algorithm, 20, self.per_us);
+        }
+        charge
     }
 
     /// Its rule is edited.
