@@ -296,17 +296,27 @@ impl StoreCore {
         shard.clock().is_known()
     }
 
-    /// A call or a heartbeat found the clock not where this node expected it: its own may be wrong as well, so what it
-    /// holds is not spent any more, and the fleet is asked at once.
-    pub(super) fn doubt_clock(&self) {
-        self.leases.drop_credit();
+    /// A call found the clock of `shard` not where this node expects it, and the fleet is asked at once. Of many such calls
+    /// the first drops the credit; what others grant meanwhile is dropped with the next heartbeat.
+    pub(super) fn doubt_clock(&self, shard: &RedisShard) {
+        if shard.clock().begin_doubt() {
+            self.drop_credit_of(shard);
+        }
         self.heartbeat_sooner.notify_one();
+    }
+
+    /// This node's own clock may be wrong: its credit for keys of `shard` is not spent any more.
+    fn drop_credit_of(&self, shard: &RedisShard) {
+        self.leases.drop_credit(|key| self.servers.shard_of(key.as_bytes()).number() == shard.number());
     }
 
     fn note_clock(&self, shard: &RedisShard, change: Option<ClockChange>) {
         let number = shard.number();
         match change {
-            Some(ClockChange::Doubted) => self.doubt_clock(),
+            Some(ClockChange::Doubted) => {
+                self.drop_credit_of(shard);
+                self.heartbeat_sooner.notify_one();
+            }
             Some(ClockChange::Stepped(us)) => {
                 shard.counters().clock_steps.fetch_add(1, Ordering::Relaxed);
                 tracing::error!(
@@ -319,6 +329,7 @@ impl StoreCore {
                 tracing::info!(shard = number, "clock of a shard is no longer corrected");
             }
             Some(ClockChange::OwnClock(us)) => {
+                self.drop_credit_of(shard);
                 tracing::error!(
                     shard = number,
                     off_ms = us / 1_000,

@@ -44,6 +44,8 @@ struct ClockState {
     votes_cast: u32,
     /// Since when this node and the majority expect different times.
     doubt_since: Option<BootTime>,
+    /// Whether a call or a heartbeat has found the clock elsewhere since a heartbeat last found it where it is expected.
+    is_doubted: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,12 @@ impl ShardClock {
         self.known.lock().correction_us
     }
 
+    /// A call found the clock not where this node expects it. Returns whether it is the first since a heartbeat last found it
+    /// there.
+    pub fn begin_doubt(&self) -> bool {
+        !std::mem::replace(&mut self.known.lock().is_doubted, true)
+    }
+
     /// The correction that this node votes for with its next heartbeat.
     pub fn vote_us(&self) -> Option<i64> {
         self.known.lock().vote_us
@@ -121,6 +129,7 @@ impl ShardClock {
         let off_us = known.expected(boot).map(|expected| agreed.ahead_of(expected));
         let mut change = None;
         if let Some(off_us) = off_us.filter(|us| us.unsigned_abs() > CLOCK_TOLERANCE_US + took_us / 2) {
+            known.is_doubted = true;
             let since = *known.doubt_since.get_or_insert(boot);
             known.votes_cast += u32::from(known.vote_us.is_some());
             if boot.since(since) < DOUBT_US || known.votes_cast < VOTES_IN_VAIN {
@@ -146,6 +155,7 @@ impl ShardClock {
             vote_us: None,
             votes_cast: 0,
             doubt_since: None,
+            is_doubted: false,
         };
         change
     }

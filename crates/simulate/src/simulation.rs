@@ -195,7 +195,7 @@ impl<'s> Simulation<'s> {
         self.found.busy_ns_by_shard = self.shards.iter().map(|shard| shard.busy_ns).collect();
         self.found.clock_gain_us_by_shard = self.shards.iter().map(SimulatedShard::clock_gain_us).collect();
         for (address, state) in self.clients.addresses() {
-            let shard = self.shard_of(&address.key);
+            let shard = shard_of(&address.key, self.shards.len());
             self.found.shard_by_key.insert(state, shard);
             if let Some(clock) = self.shards[shard].refill_clock(address) {
                 self.found.refill_clocks.insert(state, clock.clone());
@@ -293,14 +293,8 @@ impl<'s> Simulation<'s> {
         (until_us > self.now_us).then_some(until_us)
     }
 
-    fn shard_of(&self, key: &str) -> usize {
-        let mut hasher = DefaultHasher::new();
-        key.hash(&mut hasher);
-        (hasher.finish() % self.shards.len() as u64) as usize
-    }
-
     fn send(&mut self, node: u16, call: StoreCall<SimulatedWaiter>) {
-        let shard = self.shard_of(&call.key);
+        let shard = shard_of(&call.key, self.shards.len());
         let life = self.nodes[usize::from(node)].lives;
         if self.shards[shard].is_breaker_open(self.now_us) {
             self.nodes[usize::from(node)].leases.fail(call, Executed::No);
@@ -367,7 +361,7 @@ impl<'s> Simulation<'s> {
         let Some(answer) = call.answer.filter(|_| node.lives == call.life) else { return };
         let Some(answer) = answer else {
             node.leases.fail(call.call, Executed::No);
-            return self.doubt_clock(call.node);
+            return self.doubt_clock(call.node, call.shard);
         };
         let next = node.leases.apply_reply(call.call, &answer, node.clock(self.now_us));
         if let Some(next) = next {
@@ -408,4 +402,11 @@ impl<'s> Simulation<'s> {
         let next_us = self.now_us + self.nodes[usize::from(node)].leases.tick_us();
         self.push(next_us, ScheduledEvent::Tick(node));
     }
+}
+
+/// The shard that a key is kept at.
+fn shard_of(key: &str, shards: usize) -> usize {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    (hasher.finish() % shards as u64) as usize
 }

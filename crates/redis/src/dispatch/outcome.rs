@@ -60,7 +60,7 @@ impl StoreCore {
             Some(BatchReply::Answers(store_time, answers)) => (store_time, answers),
             Some(BatchReply::ClockStepped) => {
                 shard.note_error(&Failure::ClockStepped);
-                self.doubt_clock();
+                self.doubt_clock(shard);
                 return batch.give_up(Executed::No);
             }
             None => {

@@ -456,9 +456,10 @@ impl<W: Waiter> LeaseTable<W> {
         charges.iter().for_each(|charge| self.shard(charge.client).lock().forget(charge.key));
     }
 
-    /// Drops all credit: this node's clock may be wrong. The store counts it as spent when it expires.
-    pub fn drop_credit(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().drop_credit());
+    /// Drops the credit of the keys that `is_doubtful` selects: this node's clock may be wrong. The store counts it as spent
+    /// when it expires.
+    pub fn drop_credit(&self, is_doubtful: impl Fn(&str) -> bool) {
+        self.shards.iter().for_each(|shard| shard.lock().drop_credit(&is_doubtful));
     }
 
     /// Returns everything, for a shutdown.

@@ -1,6 +1,6 @@
 //! Heartbeats of the nodes, which measure the clocks of the shards.
 
-use super::{ScheduledEvent, Simulation};
+use super::{ScheduledEvent, Simulation, shard_of};
 use tollgate_core::heartbeat::{HeartbeatReply, INTERVAL_US};
 use tollgate_core::time::BootTime;
 use tollgate_redis::ClockChange;
@@ -38,11 +38,18 @@ impl Simulation<'_> {
         self.push(next_us, ScheduledEvent::Heartbeats(node));
     }
 
-    /// A shard's clock is not where `node` expected it: nothing that it holds is spent any more, and the next heartbeats
-    /// are sent soon.
-    pub(super) fn doubt_clock(&mut self, node: u16) {
-        self.nodes[usize::from(node)].leases.drop_credit();
+    /// A call found the clock of `shard` not where `node` expects it: the first drops the credit, and the next heartbeats are
+    /// sent soon.
+    pub(super) fn doubt_clock(&mut self, node: u16, shard: usize) {
+        if self.nodes[usize::from(node)].shard_clocks[shard].begin_doubt() {
+            self.drop_credit_of(node, shard);
+        }
         self.hasten_heartbeats(node);
+    }
+
+    fn drop_credit_of(&self, node: u16, shard: usize) {
+        let leases = &self.nodes[usize::from(node)].leases;
+        leases.drop_credit(|key| shard_of(key, self.shards.len()) == shard);
     }
 
     pub(super) fn hasten_heartbeats(&mut self, node: u16) {
@@ -112,9 +119,13 @@ impl Simulation<'_> {
         {
             let received = state.clock(self.now_us);
             let clock = &state.shard_clocks[shard];
-            let change = clock.note_heartbeat(sent, received, answer.now, answer.correction);
-            if change == Some(ClockChange::Doubted) {
-                self.hasten_heartbeats(node);
+            match clock.note_heartbeat(sent, received, answer.now, answer.correction) {
+                Some(ClockChange::Doubted) => {
+                    self.drop_credit_of(node, shard);
+                    self.hasten_heartbeats(node);
+                }
+                Some(ClockChange::OwnClock(_)) => self.drop_credit_of(node, shard),
+                Some(ClockChange::Stepped(_) | ClockChange::Restored) | None => {}
             }
         }
     }

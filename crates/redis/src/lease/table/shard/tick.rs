@@ -48,8 +48,13 @@ impl<W> LeaseShard<W> {
     }
 
     /// See [`super::LeaseTable::drop_credit`].
-    pub(in crate::lease::table) fn drop_credit(&mut self) {
-        self.leases.values_mut().for_each(|lease| lease.credit = Credit::default());
+    pub(in crate::lease::table) fn drop_credit(&mut self, is_doubtful: impl Fn(&str) -> bool) {
+        for lease in self.leases.values_mut() {
+            // A lease that was evicted during its call has credit without an address.
+            if lease.address.as_ref().is_none_or(|(key, ..)| is_doubtful(key)) {
+                lease.credit = Credit::default();
+            }
+        }
     }
 
     /// See [`super::LeaseTable::return_all`].
