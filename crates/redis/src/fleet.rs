@@ -398,11 +398,13 @@ impl StoreCore {
             Ok(Some(secret)) => {
                 let addresses = StateAddresses::new(&self.settings.prefix, secret);
                 let known = self.addresses.load_full();
-                if known.as_ref().is_some_and(|known| !known.uses_secret(&secret)) {
-                    tracing::warn!("fleet secret has changed; all limits start full");
+                if known.as_ref().is_some_and(|known| known.uses_secret(&secret)) {
+                    return;
                 }
-                if known.is_none_or(|known| !known.uses_secret(&secret)) {
-                    self.addresses.store(Some(Arc::new(addresses)));
+                self.addresses.store(Some(Arc::new(addresses)));
+                if known.is_some() {
+                    self.leases.forget_states();
+                    tracing::warn!("fleet secret has changed; all limits start full");
                 }
             }
             Ok(None) => {

@@ -7,16 +7,12 @@ use crate::shard_queue::BatchLimits;
 use crate::url::StoreKind;
 use redis::{Cmd, Value};
 use std::sync::LazyLock;
-use tollgate_core::script::{self, CallTime, work::CALL_NS};
+use tollgate_core::script::{self, CallTime, work};
 use tollgate_core::time::StoreTime;
 
 /// Clients in one script call: more would hardly make it cheaper.
 const MOST_CLIENTS: usize = 128;
 const _: () = assert!(MOST_CLIENTS <= script::MOST_CLIENTS);
-/// How long one script call may take, by estimate: everything else that the server does waits for it, and for the calls
-/// behind it on the same connection, three in all. Longer calls share out their fixed cost among more clients, and delay
-/// others: beside a saturating node, the p99 of a PING was 1.7 to 2.7 ms with 0.4 ms, and about 1 ms with 0.22 ms.
-const LONGEST_CALL_NS: u32 = 250_000;
 
 /// The script, as a server alone runs it and as the nodes of a Cluster do, each with its name.
 static SCRIPTS: LazyLock<[(String, String); 2]> = LazyLock::new(|| {
@@ -76,7 +72,7 @@ impl StoreCore {
     pub(super) fn room(&self, shard: &RedisShard) -> BatchLimits {
         let is_cluster = *self.servers.kind() == StoreKind::Cluster;
         let clients = if !is_cluster || shard.crosses_slots() { MOST_CLIENTS } else { 1 };
-        BatchLimits { clients, work_ns: LONGEST_CALL_NS - CALL_NS }
+        BatchLimits { clients, work_ns: work::CLIENTS_NS }
     }
 }
 

@@ -7,6 +7,8 @@ mod locked_shards;
 mod pending_group;
 mod reports;
 mod shard;
+#[cfg(test)]
+mod tests;
 mod tick_schedule;
 
 use super::credit::Reservation;
@@ -135,6 +137,8 @@ pub struct StoreCall<W> {
     pub sent: BootTime,
     client: u64,
     group: u64,
+    /// See [`LeaseShard::addresses`].
+    addresses: u32,
     charges: Arc<[OwnedCharge]>,
     /// In the order of the runs of `ask`.
     waiters: Vec<CallWaiter<W>>,
@@ -347,12 +351,17 @@ impl<W: Waiter> LeaseTable<W> {
     /// Applies the reply to `call`. Returns the call to send next.
     pub fn apply_reply(
         &self,
-        call: StoreCall<W>,
+        mut call: StoreCall<W>,
         answer: &ScriptReply,
         now: BootTime,
     ) -> Option<StoreCall<W>> {
         let (client, group) = (call.client, call.group);
         let mut shard = self.shard(client).lock();
+        if shard.addresses != call.addresses {
+            drop(shard);
+            self.time_out(&mut call);
+            return None;
+        }
         let is_late = call.waiters.iter().any(|waiting| waiting.waiter.is_none());
         shard.apply_reply(&call, answer, self.nodes(), now);
         shard.serve(call, answer, now, &self.settings);
@@ -372,7 +381,11 @@ impl<W: Waiter> LeaseTable<W> {
             // They have their verdict, or there never were any. Another call of the same group may be in flight.
             return;
         }
-        let queued = self.shard(call.client).lock().remove_group(call.group);
+        let mut shard = self.shard(call.client).lock();
+        // Else the group of this name is another, which waits for a call of its own.
+        let queued = (shard.addresses == call.addresses).then(|| shard.remove_group(call.group));
+        drop(shard);
+        let queued = queued.unwrap_or_default();
         for waiter in waiters.into_iter().chain(queued) {
             waiter.deliver(Verdict::Failed);
         }
@@ -454,6 +467,15 @@ impl<W: Waiter> LeaseTable<W> {
     /// store counts it as lent; that of windows is dropped.
     pub(crate) fn forget(&self, charges: &[OwnedCharge]) {
         charges.iter().for_each(|charge| self.shard(charge.client).lock().forget(charge.key));
+    }
+
+    /// All states have other addresses from now on, and start full. What is known of the old ones is not used any more, and requests
+    /// that wait for them fail.
+    pub(crate) fn forget_states(&self) {
+        for shard in &self.shards {
+            let waiters = shard.lock().forget_states();
+            waiters.into_iter().for_each(|waiter| _ = waiter.deliver(Verdict::Failed));
+        }
     }
 
     /// Drops the credit of the keys that `is_doubtful` selects: this node's clock may be wrong. The store counts it as spent

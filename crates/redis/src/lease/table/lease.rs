@@ -10,6 +10,7 @@ use tollgate_core::algorithm::LimitStep;
 use tollgate_core::lending::Prefetch;
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::LeaseTiming;
+use tollgate_core::script::ChargeCall;
 use tollgate_core::state_address::StateField;
 use tollgate_core::time::{BootTime, StoreTime};
 
@@ -25,6 +26,8 @@ const IDLE_GAPS: u64 = 4;
 const LONGEST_IDLE_US: u64 = 700_000;
 /// A client sends more than its limit as long as its last refusal is not older.
 const OVER_LIMIT_US: u64 = 250_000;
+/// A call that takes tokens ahead holds back others for no longer than this: its reply may be lost.
+const PREFETCH_US: u64 = 1_000_000;
 /// Of the time that a token lives, so much is left unused: clocks may run apart by a thousandth.
 const CLOCKS_APART: u64 = 1_000;
 
@@ -43,6 +46,8 @@ pub(super) struct Lease {
     pub(super) last_reply: Option<LastReply>,
     /// When the store was last asked.
     pub(super) last_asked: BootTime,
+    /// When a call was made that takes tokens ahead, if its reply has not come.
+    pub(super) prefetched: Option<BootTime>,
     /// When a request was last refused.
     last_refused: BootTime,
     /// Until when the last refused request was told to wait.
@@ -114,6 +119,7 @@ impl Lease {
             credit: Credit::default(),
             last_reply: None,
             last_asked: BootTime::default(),
+            prefetched: None,
             last_refused: BootTime::default(),
             refused_until: BootTime::default(),
             is_busy: false,
@@ -235,6 +241,19 @@ impl Lease {
         };
         let remaining = at_store.saturating_add(left).min(meter.quota());
         LimitStep { admitted: true, next: None, remaining, retry_after_us: 0, reset_after_us }
+    }
+
+    /// Whether a call that takes tokens ahead is in flight. Calls together with different limits are made beside one another:
+    /// each of them would take the same again.
+    pub(super) fn is_prefetching(&self, now: BootTime) -> bool {
+        self.prefetched.is_some_and(|since| now.since(since) < PREFETCH_US)
+    }
+
+    /// A call of `sent` that asked for `ask` is answered, or was not executed.
+    pub(super) fn end_prefetch(&mut self, sent: BootTime, ask: &ChargeCall) {
+        if ask.prefetch.want > 0 && self.prefetched == Some(sent) {
+            self.prefetched = None;
+        }
     }
 
     /// What to take ahead: what the client's rate at this node needs within the horizon. All nodes together hold at

@@ -9,10 +9,13 @@ use tollgate_core::key::StateKey;
 use tollgate_core::lending::{LeaseReport, Prefetch};
 use tollgate_core::limit::Meter;
 use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
-use tollgate_core::script::{ChargeCall, MOST_PARTS, ScriptCall};
+use tollgate_core::script::{ChargeCall, ScriptCall};
 use tollgate_core::state_address::{StateAddress, StateField};
 use tollgate_core::time::BootTime;
 use tollgate_limiter::OwnedCharge;
+
+/// Limits in one call: more would delay other commands of the server.
+const LIMITS_AT_ONCE: usize = 32;
 
 /// The key of a client, and the reports on its limits.
 type ClientReports = (Arc<str>, Vec<(OwnedCharge, ChargeCall)>);
@@ -43,10 +46,10 @@ impl ReportBatch {
         charges.push((charge, report_call(lease.meter, *field, reports)));
     }
 
-    pub(super) fn into_calls<W>(self, now: BootTime) -> Vec<StoreCall<W>> {
+    pub(super) fn into_calls<W>(self, addresses: u32, now: BootTime) -> Vec<StoreCall<W>> {
         let calls = self.by_client.into_iter().flat_map(|(client, (key, charges))| {
             let chunks: Vec<StoreCall<W>> = charges
-                .chunks(MOST_PARTS)
+                .chunks(LIMITS_AT_ONCE)
                 .map(|charges| StoreCall {
                     key: Arc::clone(&key),
                     ask: ScriptCall {
@@ -56,6 +59,7 @@ impl ReportBatch {
                     sent: now,
                     client,
                     group: 0,
+                    addresses,
                     charges: charges.iter().map(|(charge, _)| *charge).collect(),
                     waiters: Vec::new(),
                 })
@@ -72,6 +76,7 @@ impl<W> StoreCall<W> {
         charge: &OwnedCharge,
         address: StateAddress,
         reports: SmallVec<[LeaseReport; 2]>,
+        addresses: u32,
         now: BootTime,
     ) -> Option<Self> {
         let reports = needed_reports(reports, &charge.meter);
@@ -85,6 +90,7 @@ impl<W> StoreCall<W> {
             sent: now,
             client: charge.client,
             group: 0,
+            addresses,
             charges: Arc::from([*charge]),
             waiters: Vec::new(),
         })

@@ -8,7 +8,7 @@ mod calls;
 mod replies;
 mod tick;
 
-use super::lease::{Lease, LeasePace, LocalStep};
+use super::lease::{Lease, LeasePace, LocalStep, have_same_epochs};
 use super::pending_group::PendingGroup;
 use super::tick_schedule::TickSchedule;
 use super::{LeaseSettings, StoreCall};
@@ -36,6 +36,8 @@ pub(super) struct LeaseShard<W> {
     /// When unused leases are searched for again.
     next_sweep: BootTime,
     pending: HashedMap<u64, PendingGroup<W>>,
+    /// How often the addresses of all states have changed: what a call from before that returns is not used.
+    pub(super) addresses: u32,
     most_leases: usize,
     /// How checks were decided.
     pub(super) counts: LeaseCounts,
@@ -48,6 +50,7 @@ impl<W> LeaseShard<W> {
             busy: TickSchedule::default(),
             next_sweep: BootTime::default(),
             pending: HashedMap::default(),
+            addresses: 0,
             most_leases,
             counts: LeaseCounts::default(),
         }
@@ -147,9 +150,10 @@ impl<W> LeaseShard<W> {
         now: BootTime,
         address: impl FnOnce() -> Option<StateAddress>,
     ) -> Option<StoreCall<W>> {
-        let Some(lease) = self.leases.get_mut(&charge.key).filter(|lease| lease.meter == charge.meter) else {
+        let Some(lease) = ledger_of(&mut self.leases, charge) else {
             let reports = reservation.reports(passed);
-            return address().and_then(|address| StoreCall::report(charge, address, reports, now));
+            return address()
+                .and_then(|address| StoreCall::report(charge, address, reports, self.addresses, now));
         };
         match passed {
             Passed::Yes => lease.credit.commit(reservation),
@@ -164,11 +168,23 @@ impl<W> LeaseShard<W> {
             }
             if let Some((key, _, field)) = &lease.address {
                 let address = StateAddress { key: key.to_string(), field: *field };
-                return StoreCall::report(charge, address, lease.credit.reports(now), now);
+                return StoreCall::report(charge, address, lease.credit.reports(now), self.addresses, now);
             }
+        }
+        if lease.meter != charge.meter {
+            lease.credit.give_back(BootTime::MAX);
         }
         mark_busy(&mut self.busy, charge.key, lease);
         None
+    }
+
+    /// See [`super::LeaseTable::forget_states`].
+    pub(super) fn forget_states(&mut self) -> Vec<W> {
+        self.addresses = self.addresses.wrapping_add(1);
+        self.leases.clear();
+        self.busy = TickSchedule::default();
+        let queues = self.pending.drain().flat_map(|(_, pending)| pending.queue);
+        queues.map(|queued| queued.waiter).collect()
     }
 
     /// See [`super::LeaseTable::pending_reports`].
@@ -210,6 +226,12 @@ impl<W> LeaseShard<W> {
         let lease = self.leases.get(&charge.key).filter(|lease| lease.meter == charge.meter)?;
         lease.recall_refusal(cost, now)
     }
+}
+
+/// The lease in which tokens are counted that were taken under the limit of `charge`. It may have other numbers meanwhile, as
+/// long as their epochs are the same.
+fn ledger_of<'l>(leases: &'l mut HashedMap<StateKey, Lease>, charge: &OwnedCharge) -> Option<&'l mut Lease> {
+    leases.get_mut(&charge.key).filter(|lease| have_same_epochs(&lease.meter, &charge.meter))
 }
 
 /// The rules have changed: the limit of this lease may have other numbers, and its rule may lease otherwise.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use tollgate_core::lending::Prefetch;
-use tollgate_core::script::{ChargeCall, MOST_PARTS, RequestRun, ScriptCall};
+use tollgate_core::script::{ChargeCall, RequestRun, ScriptCall, work};
 use tollgate_core::state_address::StateField;
 use tollgate_core::time::BootTime;
 use tollgate_limiter::OwnedCharge;
@@ -53,10 +53,19 @@ impl<W> LeaseShard<W> {
             return None;
         }
         pending.has_call = true;
+        let (key, charges) = (Arc::clone(&pending.key), Arc::clone(&pending.charges));
+        let fields = pending.fields.clone();
+        let asks = charges.iter().zip(fields);
+        let asks =
+            asks.map(|(charge, field)| self.charge_call(charge, field, &key, client, now, nodes, settings));
+        let mut asks: SmallVec<_> = asks.collect();
+
+        let pending = self.pending.get_mut(&group)?;
+        let most_runs = work::most_runs(&asks);
         let mut runs: SmallVec<[RequestRun; 2]> = SmallVec::new();
         let mut count = 0;
         for QueuedRequest { cost, .. } in &pending.queue {
-            let is_full = runs.len() == MOST_PARTS;
+            let is_full = runs.len() == most_runs;
             match runs.last_mut() {
                 Some(run) if run.cost == *cost => run.repeats += 1,
                 _ if is_full => break,
@@ -70,14 +79,9 @@ impl<W> LeaseShard<W> {
             .collect();
         // One that may be undone makes all of them lent: the others are reported as spent later.
         let as_lent = waiters.iter().any(|waiting| waiting.take == TakeMode::Tentative);
-        let (key, charges) = (Arc::clone(&pending.key), Arc::clone(&pending.charges));
-        let fields = pending.fields.clone();
-        let asks = charges.iter().zip(fields).map(|(charge, field)| {
-            let ask = self.charge_call(charge, field, &key, client, now, nodes, settings);
-            ChargeCall { as_lent, ..ask }
-        });
-        let ask = ScriptCall { runs, charges: asks.collect() };
-        Some(StoreCall { key, ask, sent: now, client, group, charges, waiters })
+        asks.iter_mut().for_each(|ask: &mut ChargeCall| ask.as_lent = as_lent);
+        let ask = ScriptCall { runs, charges: asks };
+        Some(StoreCall { key, ask, sent: now, client, group, addresses: self.addresses, charges, waiters })
     }
 
     /// The part of a call about one limit. The credit left was not enough: it is returned with the same call.
@@ -101,8 +105,10 @@ impl<W> LeaseShard<W> {
             reports: SmallVec::new(),
         };
         if let Some(lease) = self.leases.get_mut(&charge.key) {
-            if charge.leased {
+            // Requests with other numbers have changed the lease: what its clients need says nothing about this call.
+            if charge.leased && lease.meter == charge.meter && !lease.is_prefetching(now) {
                 ask.prefetch = lease.prefetch(nodes, now, settings);
+                lease.prefetched = (ask.prefetch.want > 0).then_some(now);
             }
             lease.credit.give_back(BootTime::MAX);
             ask.reports = needed_reports(lease.credit.reports(now), &lease.meter);

@@ -1,6 +1,6 @@
 //! Replies of the store: credit and states are kept, and the waiters receive their verdicts.
 
-use super::{LeaseShard, mark_busy};
+use super::{LeaseShard, ledger_of, mark_busy};
 use crate::lease::credit::Reservation;
 use crate::lease::last_reply::LastReply;
 use crate::lease::table::lease::{Lease, LocalStep, have_same_epochs};
@@ -52,8 +52,11 @@ impl<W> LeaseShard<W> {
         nodes: u32,
         now: BootTime,
     ) {
-        for (item, charge) in call.charges.iter().zip(&answer.charges) {
+        for ((item, ask), charge) in call.charges.iter().zip(&call.ask.charges).zip(&answer.charges) {
             let Some(lease) = self.leases.get_mut(&item.key) else { continue };
+            // It has none if it was evicted meanwhile, and made again.
+            lease.address.get_or_insert_with(|| (Arc::clone(&call.key), call.client, ask.field));
+            lease.end_prefetch(call.sent, ask);
             let epoch = epoch_of(item, charge, answer);
             let deadline = Lease::credit_deadline(&item.meter, call.sent, answer.now);
             if lease.meter != item.meter {
@@ -92,8 +95,12 @@ impl<W> LeaseShard<W> {
 
     /// Restores the reports of a call that was not executed.
     pub(in crate::lease::table) fn restore_reports(&mut self, call: &StoreCall<W>) {
+        if call.addresses != self.addresses {
+            return;
+        }
         for (item, ask) in call.charges.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
+                lease.end_prefetch(call.sent, ask);
                 ask.reports.iter().for_each(|report| lease.credit.restore_report(*report));
                 mark_busy(&mut self.busy, item.key, lease);
             }
@@ -107,7 +114,7 @@ impl<W> LeaseShard<W> {
 
     /// A request that passed here may still be refused by another call: its tokens are reserved.
     fn reserve_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) -> Reservation {
-        match self.lease_of(item) {
+        match ledger_of(&mut self.leases, item) {
             Some(lease) if !item.meter.is_log() => {
                 lease.credit.grant_reserved(taken.epoch, cost, taken.deadline)
             }
@@ -120,7 +127,7 @@ impl<W> LeaseShard<W> {
         if item.meter.bucket().is_none() {
             return;
         }
-        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+        if let Some(lease) = ledger_of(&mut self.leases, item) {
             lease.credit.grant_spent(taken.epoch, cost, taken.deadline);
             mark_busy(&mut self.busy, item.key, lease);
         }
@@ -129,8 +136,8 @@ impl<W> LeaseShard<W> {
     /// A request does not use the tokens that were taken for it: they are credit, or go back. Without a lease they
     /// count as spent.
     fn free_taken(&mut self, item: &OwnedCharge, cost: u32, taken: TakenTokens) {
-        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
-            match item.leased && !item.meter.is_log() {
+        if let Some(lease) = ledger_of(&mut self.leases, item) {
+            match item.leased && !item.meter.is_log() && lease.meter == item.meter {
                 true => lease.credit.grant(taken.epoch, cost, taken.deadline),
                 false => lease.credit.add(LeaseReport { epoch: taken.epoch, spent: 0, returned: cost }),
             }
@@ -224,12 +231,12 @@ impl<W: Waiter> LeaseShard<W> {
     }
 
     fn free_reserved(&mut self, item: &OwnedCharge, reservation: Reservation) {
-        if let Some(lease) = self.leases.get_mut(&item.key).filter(|lease| lease.meter == item.meter) {
+        if let Some(lease) = ledger_of(&mut self.leases, item) {
             match item.meter.is_log() {
                 true => lease.credit.add_returns(reservation),
                 false => lease.credit.release(reservation),
             }
-            if !item.leased {
+            if !item.leased || lease.meter != item.meter {
                 lease.credit.give_back(BootTime::MAX);
             }
             lease.last_reply = None;

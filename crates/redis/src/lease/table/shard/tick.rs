@@ -44,13 +44,12 @@ impl<W> LeaseShard<W> {
                 lease.is_busy || is_refused || lease.last_used + idle_us > now
             });
         }
-        reports.into_calls(now)
+        reports.into_calls(self.addresses, now)
     }
 
     /// See [`super::LeaseTable::drop_credit`].
     pub(in crate::lease::table) fn drop_credit(&mut self, is_doubtful: impl Fn(&str) -> bool) {
         for lease in self.leases.values_mut() {
-            // A lease that was evicted during its call has credit without an address.
             if lease.address.as_ref().is_none_or(|(key, ..)| is_doubtful(key)) {
                 lease.credit = Credit::default();
             }
@@ -65,6 +64,6 @@ impl<W> LeaseShard<W> {
             lease.last_reply = None;
             reports.add(*key, lease, now);
         }
-        reports.into_calls(now)
+        reports.into_calls(self.addresses, now)
     }
 }
