@@ -26,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 use tollgate_core::decision::{LimitStatus, Outcome};
 use tollgate_core::grant::{DrawOutcome, PoolDraw};
 use tollgate_core::key::{Ipv6Prefix, ip_bits};
@@ -380,11 +381,14 @@ impl Limiter {
             // No decision waits longer than the store's timeout; what is drawn by then stays drawn.
             let waited_us = self.clock().now().since(refused.now);
             let longest = sharing.store.timeout().saturating_sub(Duration::from_micros(waited_us));
-            let found = tokio::time::timeout(longest, attempt).await.ok()?;
+            let deadline = Instant::now() + longest;
+            let found = timeout_at(deadline, attempt).await.ok()?;
             if found.is_none() && !drawn.is_empty() {
                 let draws = drawn.iter().map(|pool| pool.draw()).collect();
-                // If it fails, the tokens stay drawn.
-                let _ = sharing.store.draw(draws, -i64::from(cost)).await;
+                let store = Arc::clone(&sharing.store);
+                // The return goes on after the decision. If it fails, the tokens stay drawn.
+                let returned = tokio::spawn(async move { store.draw(draws, -i64::from(cost)).await });
+                let _ = timeout_at(deadline, returned).await;
             }
             found
         })

@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use tollgate_limiter::metrics::{BATCH_BOUNDS, Histogram};
 
 /// How long a late reply is waited for: by then the credit in it has expired.
@@ -215,8 +215,8 @@ impl StoreCore {
                 shard.report(CallOutcome::TimedOut);
                 answer = sent.reply_until(Instant::now() + LATE).await;
             }
-            if let Some(Ok(value)) = answer {
-                core.finish(&shard, sent.batch, Ok(value));
+            if let Some(result) = answer {
+                core.finish(&shard, sent.batch, result);
             }
         });
     }
@@ -237,8 +237,8 @@ async fn keep_draining(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc
 }
 
 async fn drain(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc<ShardQueue>) {
-    while let Some(deadline) = queue.first().await {
-        let permit = queue.permit(deadline).await;
+    while queue.first().await {
+        let permit = queue.permit().await;
         let Some(strong) = core.upgrade() else { return };
         let room = strong.room(&shard);
         let Some(permit) = permit else {
@@ -251,7 +251,9 @@ async fn drain(core: Weak<StoreCore>, shard: Arc<RedisShard>, queue: Arc<ShardQu
             tokio::task::yield_now().await;
         }
         let Some(core) = core.upgrade() else { return };
-        if !core.knows_clock(&shard).await {
+        let deadline = queue.earliest_deadline();
+        if !timeout_at(deadline, core.knows_clock(&shard)).await.unwrap_or(false) {
+            Batch::new(&core, queue.pop_late()).give_up(Executed::No);
             Batch::new(&core, queue.pop(room)).give_up(Executed::No);
             continue;
         }

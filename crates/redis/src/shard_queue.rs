@@ -6,11 +6,11 @@ use super::shard::RedisShard;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// Script calls in flight per shard.
 const IN_FLIGHT: usize = 3;
@@ -19,7 +19,7 @@ const IN_FLIGHT: usize = 3;
 #[derive(Debug)]
 pub(super) struct ShardQueue {
     queue: Mutex<QueuedCalls>,
-    /// A call was queued, or the queue was closed.
+    /// A call was queued that the drain task has to look at, or the queue was closed.
     arrived: Notify,
     permits: Arc<Semaphore>,
 }
@@ -27,7 +27,16 @@ pub(super) struct ShardQueue {
 #[derive(Debug, Default)]
 struct QueuedCalls {
     calls: VecDeque<QueuedCall>,
+    /// The deadline that the drain task waits for. Calls with an earlier one may come: that of a request that has waited behind another
+    /// call of its client.
+    awaited: Option<Instant>,
     is_closed: bool,
+}
+
+impl QueuedCalls {
+    fn earliest_deadline(&self) -> Option<Instant> {
+        self.calls.iter().map(|queued| queued.deadline).min()
+    }
 }
 
 /// Bounds of one script call.
@@ -62,10 +71,11 @@ impl ShardQueue {
     /// Puts a call at the end of the queue.
     pub(super) fn push(&self, queued: QueuedCall) {
         let mut queue = self.queue.lock();
+        let is_earlier = queue.awaited.is_some_and(|awaited| queued.deadline < awaited);
         queue.calls.push_back(queued);
         let is_first = queue.calls.len() == 1;
         drop(queue);
-        if is_first {
+        if is_first || is_earlier {
             self.arrived.notify_one();
         }
     }
@@ -77,36 +87,55 @@ impl ShardQueue {
         calls.drain(..count).collect()
     }
 
-    /// The calls at the front that have timed out.
+    /// The calls that have timed out.
     pub(super) fn pop_late(&self) -> Vec<QueuedCall> {
         let (calls, now) = (&mut self.queue.lock().calls, Instant::now());
-        let count = calls.iter().take_while(|queued| queued.deadline <= now).count();
-        calls.drain(..count).collect()
+        let (late, timely) = calls.drain(..).partition(|queued| queued.deadline <= now);
+        *calls = timely;
+        Vec::from(late)
     }
 
     pub(super) fn waiting(&self) -> usize {
         self.queue.lock().calls.len()
     }
 
-    /// Waits for a call, and returns its deadline. None when the queue is closed.
-    pub(super) async fn first(&self) -> Option<Instant> {
+    /// Waits for a call. False when the queue is closed.
+    pub(super) async fn first(&self) -> bool {
         loop {
             {
                 let queue = self.queue.lock();
                 if queue.is_closed {
-                    return None;
+                    return false;
                 }
-                if let Some(first) = queue.calls.front() {
-                    return Some(first.deadline);
+                if !queue.calls.is_empty() {
+                    return true;
                 }
             }
             self.arrived.notified().await;
         }
     }
 
-    /// Waits for a permit until `deadline`.
-    pub(super) async fn permit(&self, deadline: Instant) -> Option<SendPermit> {
-        timeout_at(deadline, Arc::clone(&self.permits).acquire_owned()).await.ok()?.ok()
+    /// When the first of the calls times out; now if there is none.
+    pub(super) fn earliest_deadline(&self) -> Instant {
+        self.queue.lock().earliest_deadline().unwrap_or_else(Instant::now)
+    }
+
+    /// Waits for a permit until the first of the calls times out, or the queue is empty or closed.
+    pub(super) async fn permit(&self) -> Option<SendPermit> {
+        let mut permit = pin!(Arc::clone(&self.permits).acquire_owned());
+        loop {
+            let deadline = {
+                let queue = &mut *self.queue.lock();
+                queue.awaited = queue.earliest_deadline().filter(|_| !queue.is_closed);
+                queue.awaited?
+            };
+            tokio::select! {
+                biased;
+                permit = &mut permit => return permit.ok(),
+                () = sleep_until(deadline) => return None,
+                () = self.arrived.notified() => {}
+            }
+        }
     }
 
     /// Ends the task that drains the queue.

@@ -1,8 +1,8 @@
 //! The text of the script: constants that Rust and Lua share, written here from those of Rust, and then the Lua files.
 
 use super::{
-    CLOCK_TOLERANCE_US, CORRECTED_TIME, CORRECTION_BIAS_US, GIVEN_TIME, LIMIT_BYTES, NARROW, NARROW_BYTES,
-    WIDE, WIDE_BYTES,
+    CLOCK_TOLERANCE_US, CORRECTED_TIME, CORRECTION_BIAS_US, GIVEN_TIME, LENT_BYTES, LIMIT_BYTES, NARROW,
+    NARROW_BYTES, WIDE, WIDE_BYTES,
 };
 use crate::algorithm::sliding_window_log::RETURN_DEPTH;
 use crate::algorithm::{Algorithm, bucket, window};
@@ -69,6 +69,7 @@ fn constants() -> String {
         ("WIDE_BYTES", WIDE_BYTES as u64),
         ("NARROW", NARROW),
         ("NARROW_BYTES", NARROW_BYTES as u64),
+        ("LENT_BYTES", LENT_BYTES as u64),
         ("LIMIT_BYTES", LIMIT_BYTES as u64),
         ("LIMIT_FIELD_BYTES", state_address::LIMIT_BYTES as u64),
         ("RETURN_DEPTH", RETURN_DEPTH as u64),

@@ -54,7 +54,7 @@ local function renew_expiry(key, ttl_ms)
     if (format == NARROW or format == WIDE) and #value >= bytes then
       local _, class, instant_us = decode(">BBI7", value)
       local fresh_us = instant_us + 2 ^ (class / 4)
-      if #value > bytes then
+      if #value >= bytes + LENT_BYTES then
         fresh_us = max(fresh_us, (decode(">I4", value, bytes + 1) + EPOCHS) * EPOCH_US)
       end
       if fresh_us < now_us then redis_call("HDEL", key, some[index]) end

@@ -133,18 +133,24 @@ impl Drop for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connection::Failure;
     use crate::lease::{LeaseCheck, Verdict};
+    use crate::shard_queue::ShardQueue;
     use crate::{RedisSettings, RedisStore, StoreErrorKind, VerdictReceiver};
     use redis::Value;
+    use std::pin::pin;
     use std::sync::atomic::Ordering;
+    use std::task::{Context, Waker};
+    use std::time::Duration;
     use tokio::time::timeout;
     use tollgate_core::algorithm::Algorithm;
     use tollgate_core::key::StateKey;
+    use tollgate_core::lending::EPOCH_US;
     use tollgate_core::limit::{Limit, LimitSize};
     use tollgate_core::rate::Rate;
     use tollgate_core::rules::{LeaseTiming, LimitId, OverLimitEffect};
     use tollgate_core::state_address::{StateAddress, StateField};
-    use tollgate_limiter::{Clock, OwnedCharge, Steps};
+    use tollgate_limiter::{Clock, OwnedCharge, Passed, Steps};
     use tollgate_testbed::PATIENCE;
 
     /// An unreachable store: these tests need none.
@@ -153,35 +159,43 @@ mod tests {
         RedisStore::open(&url, RedisSettings::default(), Clock::system()).await.unwrap()
     }
 
-    /// A request of `client`: what is to be sent for it, if it is the first, and where it waits.
-    fn ask(core: &StoreCore, client: u64) -> (Option<QueuedCall>, VerdictReceiver) {
+    fn charge(client: u64) -> OwnedCharge {
         let size = LimitSize { capacity: Some(10), rate: Rate::per(10, 1_000_000), window_us: None };
-        let limit = Limit::new("a", Algorithm::TokenBucket, size).unwrap();
-        let charged = OwnedCharge {
+        OwnedCharge {
             id: LimitId::NONE,
             key: StateKey::from_bits(client),
             client,
-            meter: *limit.meter(),
+            meter: *Limit::new("a", Algorithm::TokenBucket, size).unwrap().meter(),
             enforced: true,
             over: OverLimitEffect::default(),
             leased: true,
             leasing: LeaseTiming::default(),
             denies_on_failure: false,
-        };
+        }
+    }
+
+    fn address(client: u64) -> StateAddress {
+        StateAddress { key: format!("client-{client}"), field: StateField::new(1, None) }
+    }
+
+    /// A request of `client`: what is to be sent for it, if it is the first, and where it waits.
+    fn ask(core: &StoreCore, client: u64) -> (Option<QueuedCall>, VerdictReceiver) {
         let mut receivers = Vec::new();
         let waiter = || {
             let (sender, receiver) = VerdictSender::new();
             receivers.push(receiver);
             sender
         };
-        let address = |_| {
-            Some(StateAddress {
-                key: format!("client-{client}"),
-                field: StateField::new(limit.state_id, None),
-            })
-        };
         let now = core.lease_time();
-        let check = core.leases.check(&[charged], 1, 1, now, address, waiter, &mut Steps::new());
+        let check = core.leases.check(
+            &[charge(client)],
+            1,
+            1,
+            now,
+            |_| Some(address(client)),
+            waiter,
+            &mut Steps::new(),
+        );
         let LeaseCheck::Pending(asked) = check else {
             panic!("nothing is known of it");
         };
@@ -272,6 +286,105 @@ mod tests {
             assert!(ask(core, clients[1]).0.is_some(), "the next one is sent");
         }
         assert_eq!(core.queues.pending.load(Ordering::Acquire), 0);
+    }
+
+    /// A request is charged as lent under one limit, and the other refuses it: its token is returned.
+    fn returning_call(core: &Arc<StoreCore>, client: u64) -> (OwnedCharge, QueuedCall) {
+        const NOW_US: u64 = 1_700_000_000_000_000;
+        let charges = [client, client + 1].map(|client| OwnedCharge { leased: false, ..charge(client) });
+        let mut receivers = Vec::new();
+        let waiter = || {
+            let (sender, receiver) = VerdictSender::new();
+            receivers.push(receiver);
+            sender
+        };
+        let address = |index: usize| Some(address(charges[index].client));
+        let now = core.lease_time();
+        let check = core.leases.check(&charges, 1, 1, now, address, waiter, &mut Steps::new());
+        let LeaseCheck::Pending(asked) = check else { panic!("nothing is known of it") };
+        let deadline = Instant::now() + PATIENCE;
+        let mut calls = asked.calls.into_iter().map(|call| Some(QueuedCall::new(call, deadline)));
+        // Nine tokens are left, and one is lent in the present epoch.
+        let epoch = (NOW_US / EPOCH_US) as u32;
+        let state = [&[2, 80][..], &NOW_US.to_be_bytes()[1..], &[0, 0], &[0, 9], &[0; 4]].concat();
+        let lent = [&epoch.to_be_bytes()[..], &[0, 0, 0, 1], &[0; 4]].concat();
+        let reply = [b"+", &[0, 0, 0, 1][..], &[0; 4], &[29], &state, &lent].concat();
+        let answer =
+            Value::Array([NOW_US.to_be_bytes()[1..].to_vec(), reply].map(Value::BulkString).to_vec());
+        core.finish(&core.servers.shard_of(b""), batch(core, [calls.next().flatten()]), Ok(answer));
+        batch(core, [calls.next().flatten()]).give_up(Executed::No);
+        let verdict = receivers.remove(0).try_recv().expect("answered");
+        let Verdict::Served { reserved, .. } = verdict else { panic!("{verdict:?}") };
+        let reserved = std::iter::once((0, reserved[0].expect("taken as lent"))).collect();
+        let mut calls = core.leases.resolve(&charges, &reserved, Passed::No, core.lease_time(), address);
+        let call = calls.pop().expect("a report");
+        assert_eq!(call.ask.charges[0].reports[0].returned, 1);
+        (charges[0], QueuedCall::new(call, deadline))
+    }
+
+    #[tokio::test]
+    async fn tokens_are_returned_again_only_if_the_call_was_certainly_not_executed() {
+        let store = store().await;
+        let core = store.core();
+        let time = 1_700_000_000_000_000_u64.to_be_bytes()[1..].to_vec();
+        let inside = |text: &str| {
+            let answers = [time.clone(), text.as_bytes().to_vec()].map(Value::BulkString);
+            Ok(Value::Array(answers.to_vec()))
+        };
+        let oom = || "OOM command not allowed when used memory > 'maxmemory'.".to_owned();
+        let cases = [
+            // A script may fail after it has written.
+            (inside("-ERR value is not an integer"), 0),
+            (inside(&format!("-{}", oom())), 0),
+            (inside("-NOPERM this user has no permissions to run the 'pexpire' command"), 0),
+            (inside("no reply"), 0),
+            (Err(Failure::Other("ERR Error running script".to_owned())), 0),
+            (Err(Failure::Lost), 0),
+            // These come before the script begins.
+            (Err(Failure::OutOfMemory(oom())), 1),
+            (Err(Failure::ReadOnly), 1),
+            (Err(Failure::Unavailable), 1),
+        ];
+        for (round, (result, returned)) in cases.into_iter().enumerate() {
+            let case = format!("{result:?}");
+            let (charge, queued) = returning_call(core, 1 + 2 * round as u64);
+            core.finish(&core.servers.shard_of(b""), batch(core, [Some(queued)]), result);
+            let now = core.lease_time();
+            let reports = core.leases.pending_reports(charge.client, charge.key, &charge.meter, now);
+            assert_eq!(reports.iter().map(|report| report.returned).sum::<u32>(), returned, "{case}");
+        }
+        assert_eq!(core.queues.pending.load(Ordering::Acquire), 0);
+    }
+
+    /// A request that has waited behind another call of its client times out before those that are queued already.
+    #[tokio::test(start_paused = true)]
+    async fn the_queue_waits_for_the_earliest_deadline() {
+        let store = store().await;
+        let core = store.core();
+        let queue = ShardQueue::new();
+        let queued = |client, ms| {
+            let call = ask(core, client).0.expect("a call");
+            QueuedCall { deadline: Instant::now() + Duration::from_millis(ms), ..call }
+        };
+        queue.push(queued(1, 80));
+        let permits = [queue.permit().await, queue.permit().await, queue.permit().await];
+        assert!(permits.iter().all(Option::is_some), "three calls are in flight");
+        let begin = Instant::now();
+        let mut waiting = pin!(queue.permit());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(waiting.as_mut().poll(&mut context).is_pending());
+        queue.push(queued(2, 30));
+        queue.push(queued(3, 60));
+        assert!(waiting.await.is_none());
+        assert_eq!(begin.elapsed().as_millis(), 30);
+        let late = queue.pop_late();
+        assert_eq!(late.iter().map(|queued| &*queued.call.key).collect::<Vec<_>>(), ["client-2"]);
+        assert_eq!(queue.waiting(), 2);
+        // A permit that is free is taken at once, also if a deadline has passed.
+        drop(permits);
+        tokio::time::advance(Duration::from_millis(100)).await;
+        assert!(queue.permit().await.is_some());
+        assert_eq!(queue.pop_late().len(), 2);
     }
 
     #[tokio::test]

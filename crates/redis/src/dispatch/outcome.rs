@@ -33,6 +33,15 @@ enum SlotAccess {
     Asking,
 }
 
+/// Whether a server that replies with `failure` to a whole script call may have executed it. A server returns an error with a
+/// code before it starts a script.
+fn executed(failure: &Failure) -> Executed {
+    match failure {
+        Failure::Lost | Failure::InvalidAnswer(_) | Failure::Other(_) => Executed::Maybe,
+        _ => Executed::No,
+    }
+}
+
 impl StoreCore {
     pub(super) fn finish(
         self: &Arc<Self>,
@@ -42,15 +51,13 @@ impl StoreCore {
     ) {
         match result {
             Ok(value) => self.apply_replies(shard, batch, value),
-            // It may have been executed: a debit is never sent again.
-            Err(Failure::Lost) => batch.give_up(Executed::Maybe),
             Err(failure @ (Failure::Moved { .. } | Failure::Ask { .. } | Failure::TryAgain)) => {
                 let clients = if batch.len() == 1 { ClientsInCall::One } else { ClientsInCall::Several };
                 batch.conclude(|queued| self.redirect(shard, queued, clients, &failure));
             }
             Err(failure) => {
                 shard.note_error(&failure);
-                batch.give_up(Executed::No);
+                batch.give_up(executed(&failure));
             }
         }
     }
@@ -95,11 +102,8 @@ impl StoreCore {
             ReplyError::Impossible(why) => Failure::InvalidAnswer(why),
         };
         shard.note_error_inside(&failure);
-        let executed = match failure {
-            Failure::InvalidAnswer(_) => Executed::Maybe,
-            _ => Executed::No,
-        };
-        self.leases.fail(queued.call, executed);
+        // A script may fail after its first write, and what is reported twice is returned twice.
+        self.leases.fail(queued.call, Executed::Maybe);
     }
 
     /// Slots are moving, and nothing was executed: each client is sent again in a call of its own. A redirection names the
