@@ -99,6 +99,7 @@ fn steps(role: ServerRole, prefix: &str, tags: &KeyTags) -> Vec<(TestStep, Cmd)>
     for form in [ScriptForm::Source, ScriptForm::Digest] {
         steps.push((TestStep::Script("limit"), limit_script(form, &client, &ask)));
     }
+    steps.push((TestStep::Script("refund"), refund_script(&client, &ask)));
     steps.push((TestStep::Script("reset"), reset_script(&client, &ask)));
     let slots = key("slots");
     for args in [
@@ -226,13 +227,27 @@ fn limit_script(form: ScriptForm, client: &str, ask: &ScriptCall) -> Cmd {
     command
 }
 
+/// Gives back what `limit_script` has taken, limit by limit.
+fn refund_script(client: &str, ask: &ScriptCall) -> Cmd {
+    let refund = |charge: &ChargeCall| ScriptCall {
+        runs: ask.runs.clone(),
+        charges: SmallVec::from_iter([charge.clone()]),
+    };
+    let refunds: Vec<ScriptCall> = ask.charges.iter().map(refund).collect();
+    state_script(script::refund_source(), client, ask, &refunds)
+}
+
 fn reset_script(client: &str, ask: &ScriptCall) -> Cmd {
+    let limits = ScriptCall { runs: SmallVec::new(), charges: ask.charges.clone() };
+    state_script(script::reset_source(), client, ask, &[limits])
+}
+
+fn state_script(source: &str, client: &str, ask: &ScriptCall, calls: &[ScriptCall]) -> Cmd {
     let keys: Vec<_> =
         std::iter::once(client.as_bytes().to_vec()).chain(script::log_keys(client.as_bytes(), ask)).collect();
-    let limits = ScriptCall { runs: SmallVec::new(), charges: ask.charges.clone() };
     let mut command = cmd("EVAL");
-    command.arg(script::reset_source()).arg(keys.len()).arg(keys);
-    command.arg(script::state_arguments(CallTime::Server, std::iter::once(&limits)));
+    command.arg(source).arg(keys.len()).arg(keys);
+    command.arg(script::state_arguments(CallTime::Server, calls.iter()));
     command
 }
 
