@@ -87,6 +87,17 @@ impl MonitoredFleet {
     /// Causes a fault, waits until `expected` have fired, repairs it, and waits until all have resolved. From the fault to
     /// the end no other alert may fire.
     fn fault(&self, expected: &[String], cause: impl FnOnce(&Self), repair: impl FnOnce(&Self)) {
+        self.fault_with(expected, &[], cause, repair);
+    }
+
+    /// The same if `possible` alerts depend on when the fault falls between two scrapes.
+    fn fault_with(
+        &self,
+        expected: &[String],
+        possible: &[&str],
+        cause: impl FnOnce(&Self),
+        repair: impl FnOnce(&Self),
+    ) {
         let expected: BTreeSet<String> = expected.iter().cloned().collect();
         let start = Instant::now();
         cause(self);
@@ -104,7 +115,9 @@ impl MonitoredFleet {
             let active = self.active_within(QUIET_MS);
             if active.is_empty() { Ok(()) } else { Err(format!("not resolved: {active:#?}")) }
         });
-        assert_eq!(self.fired_since(start), expected, "exactly these fire");
+        let mut fired = self.fired_since(start);
+        fired.retain(|alert| !possible.contains(&alert.as_str()));
+        assert_eq!(fired, expected, "exactly these fire");
     }
 }
 
@@ -284,7 +297,9 @@ fn a_clock_that_runs_ahead(fleet: &MonitoredFleet) {
 fn a_store_that_does_not_respond(fleet: &MonitoredFleet) {
     let mut expected = on_all_nodes("TollgateStoreUnavailable", " shard=0");
     expected.extend(degraded_on_all_nodes());
-    fleet.fault(&expected, |fleet| fleet.redis.freeze(), |fleet| fleet.redis.thaw());
+    // The calls that were in flight time out. The alert about it needs them in as many evaluations as its range is long.
+    let possible = ["TollgateStoreTimeouts shard=0"];
+    fleet.fault_with(&expected, &possible, |fleet| fleet.redis.freeze(), |fleet| fleet.redis.thaw());
 }
 
 /// The disk of Redis is full: it answers, but changes nothing.
