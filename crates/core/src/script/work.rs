@@ -8,9 +8,9 @@
 use super::{ChargeCall, MOST_PARTS, ScriptCall};
 
 /// How long one script call may take, by estimate: everything else that the server does waits for it, and for the calls
-/// behind it on the same connection, three in all. Longer calls share out their fixed cost among more clients, and delay
-/// others: beside a saturating node, the p99 of a PING was 1.7 to 2.7 ms with 0.4 ms, and about 1 ms with 0.22 ms.
-const LONGEST_CALL_NS: u32 = 250_000;
+/// behind it on the same connection, three in all. Longer calls delay others, and hardly do more a second: beside a saturating
+/// node, the p99 of a PING was 1.7 to 2.7 ms with 0.4 ms, 0.7 to 1.1 ms with 0.25 ms, and 0.5 to 0.6 ms with 0.2 ms.
+const LONGEST_CALL_NS: u32 = 200_000;
 
 /// A script call before its first client.
 pub const CALL_NS: u32 = 15_000;
