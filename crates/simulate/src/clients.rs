@@ -1,5 +1,6 @@
 //! The clients, and the charges of each under the rules in force.
 
+use super::bound::LimitBound;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr};
 use std::rc::Rc;
@@ -84,6 +85,8 @@ struct NodeRules {
 struct StateNumbers {
     numbers: HashMap<StateKey, u32, rapidhash::fast::RandomState>,
     meters: Vec<Meter>,
+    bounds: Vec<LimitBound>,
+    addresses: Vec<StateAddress>,
 }
 
 impl<'s> ClientCharges<'s> {
@@ -133,15 +136,14 @@ impl<'s> ClientCharges<'s> {
         Rc::clone(in_force.known[index].insert(client_charges))
     }
 
-    /// The addresses of the states under the rules in force, and their numbers.
+    /// The addresses of all states, and their numbers.
     pub(super) fn addresses(&self) -> impl Iterator<Item = (&StateAddress, u32)> {
-        let known = self.own.values().chain([&self.common]).flat_map(|rules| rules.known.iter().flatten());
-        known.flat_map(|charges| charges.iter()).map(|charge| (&charge.address, charge.state))
+        self.states.addresses.iter().zip(0..)
     }
 
-    /// The numbers of the limit of each state, as they were last.
-    pub(super) fn into_meters(self) -> Vec<Meter> {
-        self.states.meters
+    /// The numbers of the limit of each state: as they were last, and the larger ones of all versions.
+    pub(super) fn into_limits(self) -> (Vec<Meter>, Vec<LimitBound>) {
+        (self.states.meters, self.states.bounds)
     }
 }
 
@@ -165,23 +167,32 @@ fn work_out(
     let client_charges = charges.iter().map(|charge| {
         let rule = rules.rule_of(charge.id);
         let limit: &Limit = charge.limit;
+        let address = addresses.locate(rule, limit, &request, selection.route());
         ClientCharge {
             rules: Arc::clone(rules),
             charge: OwnedCharge::new(rules, charge),
-            address: addresses.locate(rule, limit, &request, selection.route()),
             on_failure: rule.on_store_failure,
-            state: states.number(charge.key, limit.meter()),
+            state: states.number(charge.key, limit.meter(), &address),
+            address,
         }
     });
     client_charges.collect()
 }
 
 impl StateNumbers {
-    fn number(&mut self, key: StateKey, meter: &Meter) -> u32 {
+    fn number(&mut self, key: StateKey, meter: &Meter, address: &StateAddress) -> u32 {
         let number = *self.numbers.entry(key).or_insert(self.meters.len() as u32);
-        match self.meters.get_mut(number as usize) {
-            Some(known) => *known = *meter,
-            None => self.meters.push(*meter),
+        let index = number as usize;
+        match (self.meters.get_mut(index), self.bounds.get_mut(index)) {
+            (Some(known), Some(bound)) => {
+                *known = *meter;
+                bound.widen(meter.into());
+            }
+            _ => {
+                self.meters.push(*meter);
+                self.bounds.push(meter.into());
+                self.addresses.push(address.clone());
+            }
         }
         number
     }

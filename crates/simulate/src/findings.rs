@@ -1,5 +1,6 @@
 //! The result of a run.
 
+use super::bound::LimitBound;
 use super::ledger::Ledger;
 use super::refill_clock::RefillClock;
 use std::collections::BTreeMap;
@@ -9,16 +10,23 @@ use tollgate_core::limit::Meter;
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
-    /// Every request that was decided by a limit, once for each limit that can refuse.
+    /// Every request that was decided by a limit, once for each limit that can refuse. Of a request that passed although some of
+    /// its limits could not be decided: once for each of the others.
     pub ledger: Ledger,
-    /// The limit of each key of the ledger.
+    /// The limit of each key of the ledger, as it was last.
     pub meters: Vec<Meter>,
+    /// What each key of the ledger keeps to, under whichever versions of its limit.
+    pub bounds: Vec<LimitBound>,
     /// The shard of each key of the ledger.
     pub shard_by_key: BTreeMap<u32, usize>,
     /// The requests, counted.
     pub tally: Tally,
     /// How long the requests came.
     pub length_us: u64,
+    /// For each shard: when it lost data. The calls that it had begun until then are lost, or in what it restored.
+    pub losses_us_by_shard: Vec<Vec<u64>>,
+    /// How many pauses outlived credit that the node held when it was paused.
+    pub pauses_beyond_credit: u64,
     /// For each shard: how many limits of clients it was called for, reports included.
     pub charges_by_shard: Vec<u64>,
     /// For each shard: how long it worked, in nanoseconds.
@@ -52,6 +60,8 @@ pub struct Tally {
     pub refused_locally: u64,
     /// That the failure policy decided.
     pub degraded: u64,
+    /// Of those, the requests that passed although only some of their limits were decided.
+    pub partly_degraded: u64,
     /// Whose client disconnected.
     pub given_up: u64,
     /// What one exact store would have admitted.
@@ -61,9 +71,14 @@ pub struct Tally {
 }
 
 impl Findings {
-    /// By how many tokens the worst bucket was exceeded; nothing or less if none was.
+    /// By how many tokens the worst limit was exceeded; nothing or less if none was.
     pub fn over_admission(&self) -> i64 {
-        self.ledger.worst_excess(|key| self.bucket(key)).map_or(0, |(_, excess)| excess)
+        self.ledger.worst_excess(|key| self.bound(key)).map_or(0, |(_, excess)| excess)
+    }
+
+    /// What a key of the ledger keeps to.
+    pub fn bound(&self, key: u32) -> Option<LimitBound> {
+        self.bounds.get(key as usize).copied()
     }
 
     /// The bucket of a key of the ledger.

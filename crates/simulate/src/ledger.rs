@@ -3,12 +3,15 @@
 //! A request is decided somewhere between the moment it was sent and the moment its reply came. So a bucket
 //! of capacity B and rate r was certainly exceeded if, for any two instants, the requests that were sent and
 //! answered between them and admitted cost more than B + r·t together. [`Ledger::excess`] looks at every such
-//! pair, which is why it finds what a count by the second does not.
+//! pair, which is why it finds what a count by the second does not. Windows are judged alike.
 
+mod spans;
+mod windows;
+
+use super::bound::LimitBound;
 use super::refill_clock::RefillClock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use tollgate_core::algorithm::Bucket;
 
 /// One request, as its caller saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +39,9 @@ pub struct StoreFaults<'f> {
     pub credit_us: u64,
     /// What the bucket was refilled for, if not for the time that has passed.
     pub refill_clock: Option<&'f RefillClock>,
+    /// When the store's clock first stepped. Windows and logs, which count by that clock, are judged by the requests that were
+    /// answered before.
+    pub stepped_us: Option<u64>,
 }
 
 /// All requests of a run, in any order.
@@ -62,30 +68,33 @@ impl Ledger {
         self.entries.iter().filter(wanted).map(|entry| u64::from(entry.cost)).sum()
     }
 
-    /// By how many tokens `bucket` was exceeded for the key for which it was exceeded most; zero or less if
-    /// for none. `bucket_of` tells the limit of a key; none if it has no bucket.
-    pub fn worst_excess<'b>(&self, bucket_of: impl Fn(u32) -> Option<&'b Bucket>) -> Option<(u32, i64)> {
+    /// By how many tokens a limit was exceeded for the key for which it was exceeded most; zero or less if
+    /// for none. `bound_of` tells the limit of a key; none if it has none.
+    pub fn worst_excess<B: Into<LimitBound>>(
+        &self,
+        bound_of: impl Fn(u32) -> Option<B>,
+    ) -> Option<(u32, i64)> {
         let mut by_key: BTreeMap<u32, Vec<&LedgerEntry>> = BTreeMap::new();
         for entry in self.entries.iter().filter(|entry| entry.admitted) {
             by_key.entry(entry.key).or_default().push(entry);
         }
         let excesses = by_key.into_iter().filter_map(|(key, mut entries)| {
-            let bucket = bucket_of(key)?;
-            Some((key, excess(&mut entries, bucket, &StoreFaults::default())))
+            let bound = bound_of(key)?.into();
+            Some((key, excess(&mut entries, bound, &StoreFaults::default())))
         });
         excesses.max_by_key(|(_, excess)| *excess)
     }
 
-    /// By how many tokens `bucket` was exceeded for `key`; zero or less if it was not.
-    pub fn excess(&self, key: u32, bucket: &Bucket) -> i64 {
-        self.excess_after(key, bucket, &StoreFaults::default())
+    /// By how many tokens the limit was exceeded for `key`; zero or less if it was not.
+    pub fn excess(&self, key: u32, bound: impl Into<LimitBound>) -> i64 {
+        self.excess_after(key, bound, &StoreFaults::default())
     }
 
     /// The same for a store with faults. A span of time that touches none of them keeps to the limit as ever.
-    pub fn excess_after(&self, key: u32, bucket: &Bucket, faults: &StoreFaults<'_>) -> i64 {
+    pub fn excess_after(&self, key: u32, bound: impl Into<LimitBound>, faults: &StoreFaults<'_>) -> i64 {
         let mut entries: Vec<&LedgerEntry> =
             self.entries.iter().filter(|entry| entry.admitted && entry.key == key).collect();
-        excess(&mut entries, bucket, faults)
+        excess(&mut entries, bound.into(), faults)
     }
 
     /// The keys of which anything was admitted.
@@ -107,105 +116,23 @@ impl Ledger {
     }
 }
 
-/// The greatest of cost − B − r·(t − s) over all spans from an s, when something was sent, to a t, when
-/// something was answered, rounded up to whole tokens. A span that reaches a loss, or begins less than `credit_us`
-/// after it, has one more B for it; t − s is longer by what the bucket's refill clock has gained in it.
-fn excess(entries: &mut [&LedgerEntry], bucket: &Bucket, faults: &StoreFaults<'_>) -> i64 {
-    let StoreFaults { losses_us, credit_us, refill_clock } = *faults;
+fn excess(entries: &mut Vec<&LedgerEntry>, bound: LimitBound, faults: &StoreFaults<'_>) -> i64 {
+    if let LimitBound::FixedWindow(_) | LimitBound::SlidingCounter(_) | LimitBound::Log(_) = bound {
+        entries.retain(|entry| faults.stepped_us.is_none_or(|stepped_us| entry.received_us < stepped_us));
+    }
     entries.sort_unstable_by_key(|entry| entry.sent_us);
-    let Some(first) = entries.first() else { return -i64::from(bucket.capacity) };
-    let start_us = first.sent_us;
-    // In fractions of a token per microsecond: what a tick brings, spread over it.
-    let unit = i128::from(bucket.period) * i128::from(bucket.tick_us);
-    let refilled = |us: u64, gain_us: Option<i64>| {
-        (i128::from(us - start_us) + i128::from(gain_us.unwrap_or(0))) * i128::from(bucket.amount)
-    };
-    let lost = |us: u64| {
-        let losses = losses_us.iter().filter(|loss_us| **loss_us <= us).count();
-        losses as i128 * i128::from(bucket.capacity) * unit
-    };
-    let before = |us: u64| {
-        let gain_us = refill_clock.map(|clock| clock.gain_from_us(us));
-        refilled(us, gain_us) + lost(us.saturating_sub(credit_us))
-    };
-    let until = |us: u64| {
-        let gain_us = refill_clock.map(|clock| clock.gain_until_us(us));
-        refilled(us, gain_us) + lost(us)
-    };
-    let mut order: Vec<usize> = (0..entries.len()).collect();
-    order.sort_unstable_by_key(|index| entries[*index].received_us);
-    // For every beginning: what was spent since, and answered by now, plus what had been refilled before it.
-    let mut spans = SpanTree::new(entries.iter().map(|entry| before(entry.sent_us)).collect());
-    let mut worst = i128::MIN;
-    for index in order {
-        let entry = entries[index];
-        spans.add_up_to(index, i128::from(entry.cost) * unit);
-        let count = entries.partition_point(|other| other.sent_us <= entry.received_us);
-        worst = worst.max(spans.greatest(count) - until(entry.received_us));
-    }
-    let tokens = worst.div_euclid(unit) + i128::from(worst.rem_euclid(unit) > 0);
-    tokens as i64 - i64::from(bucket.capacity)
-}
-
-/// Numbers to the first of which a number can be added, and of which the greatest can be asked, both in the
-/// time of the logarithm: a tree of which each node knows what was added to all below it.
-struct SpanTree {
-    leaves: usize,
-    greatest: Vec<i128>,
-    added: Vec<i128>,
-}
-
-impl SpanTree {
-    fn new(values: Vec<i128>) -> Self {
-        let leaves = values.len().next_power_of_two();
-        let mut greatest = vec![i128::MIN / 4; 2 * leaves];
-        greatest[leaves..leaves + values.len()].copy_from_slice(&values);
-        for node in (1..leaves).rev() {
-            greatest[node] = greatest[2 * node].max(greatest[2 * node + 1]);
-        }
-        Self { leaves, greatest, added: vec![0; 2 * leaves] }
-    }
-
-    /// Adds `value` to the numbers up to `last`, that one included.
-    fn add_up_to(&mut self, last: usize, value: i128) {
-        let mut node = self.leaves + last;
-        self.raise(node, value);
-        while node > 1 {
-            if node % 2 == 1 {
-                self.raise(node - 1, value);
-            }
-            node /= 2;
-            self.greatest[node] = self.greatest[2 * node].max(self.greatest[2 * node + 1]) + self.added[node];
-        }
-    }
-
-    fn raise(&mut self, node: usize, value: i128) {
-        self.greatest[node] += value;
-        self.added[node] += value;
-    }
-
-    /// The greatest of the first `count`.
-    fn greatest(&self, count: usize) -> i128 {
-        if count == 0 {
-            return i128::MIN / 4;
-        }
-        let mut node = self.leaves + count - 1;
-        let mut found = self.greatest[node];
-        while node > 1 {
-            if node % 2 == 1 {
-                found = found.max(self.greatest[node - 1]);
-            }
-            node /= 2;
-            found += self.added[node];
-        }
-        found
+    match bound {
+        LimitBound::Bucket(bucket) => spans::bucket_excess(entries, bucket, faults),
+        LimitBound::FixedWindow(window) => spans::window_excess(entries, window, faults.losses_us),
+        LimitBound::SlidingCounter(window) => windows::counter_excess(entries, window, faults.losses_us),
+        LimitBound::Log(window) => windows::log_excess(entries, window, faults.losses_us),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::algorithm::{Algorithm, Bucket};
     use tollgate_core::limit::{Limit, LimitSize};
     use tollgate_core::rate::Rate;
 

@@ -35,6 +35,7 @@
 //! | [`Findings`], [`Tally`] | the result |
 //! | [`Ledger`] | every decision, and by how much a limit was exceeded; also for runs on real servers |
 
+mod bound;
 mod clients;
 mod clock_votes;
 mod findings;
@@ -45,6 +46,7 @@ mod shard;
 mod simulation;
 mod traffic;
 
+pub use bound::{BucketBound, LimitBound, WindowBound};
 pub use clients::Client;
 pub use findings::{Findings, Tally};
 pub use ledger::{Ledger, LedgerEntry, StoreFaults};

@@ -46,6 +46,7 @@ pub(super) struct SimulatedShard {
     clock_errors: ClockErrors,
     refill_clocks: HashMap<(Arc<str>, StateField), RefillClock>,
     votes: ClockVotes,
+    pub(super) losses_us: Vec<u64>,
     pub(super) charges: u64,
     pub(super) busy_ns: u64,
 }
@@ -61,6 +62,7 @@ impl SimulatedShard {
             clock_errors: ClockErrors::default(),
             refill_clocks: HashMap::new(),
             votes: ClockVotes::default(),
+            losses_us: Vec::new(),
             charges: 0,
             busy_ns: 0,
         }
@@ -78,7 +80,9 @@ impl SimulatedShard {
     }
 
     /// Goes on with other data. What the nodes have told of the time is lost.
-    pub(super) fn restore(&mut self, store: VirtualStore<Arc<str>>) {
+    pub(super) fn restore(&mut self, store: VirtualStore<Arc<str>>, now_us: u64) {
+        // Calls that have reached it were charged by the time at which it is done with them.
+        self.losses_us.push(now_us.max(self.free_ns / 1_000));
         self.store = store;
         self.votes = ClockVotes::default();
         self.refill_clocks.values_mut().for_each(RefillClock::forget_state);

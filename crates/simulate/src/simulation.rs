@@ -16,6 +16,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
+use tollgate_core::lending::EPOCH_US;
 use tollgate_core::rules::RuleSet;
 use tollgate_core::script::{CallTime, ScriptReply};
 use tollgate_core::time::BootTime;
@@ -25,6 +26,8 @@ use tollgate_redis::lease::{Executed, LeaseSettings, LeaseTable, StoreCall};
 
 /// How long the run continues after the last request, so that credit is returned.
 const AFTERMATH_US: u64 = 2_500_000;
+/// Credit does not live longer.
+const CREDIT_US: u64 = 2 * EPOCH_US;
 /// Requests between two calls of `progress`.
 const STRIDE: u64 = 20_000;
 
@@ -201,7 +204,8 @@ impl<'s> Simulation<'s> {
                 self.found.refill_clocks.insert(state, clock.clone());
             }
         }
-        self.found.meters = self.clients.into_meters();
+        self.found.losses_us_by_shard = self.shards.iter().map(|shard| shard.losses_us.clone()).collect();
+        (self.found.meters, self.found.bounds) = self.clients.into_limits();
         self.found
     }
 
@@ -255,17 +259,20 @@ impl<'s> Simulation<'s> {
                 self.open_node(*node);
             }
             FleetEvent::NodePauses(node, length_us) => {
-                self.nodes[usize::from(*node)].paused_until_us = self.now_us + length_us;
+                let state = &mut self.nodes[usize::from(*node)];
+                let holds_credit = state.leases.credit(state.clock(self.now_us)) > 0;
+                self.found.pauses_beyond_credit += u64::from(holds_credit && *length_us > CREDIT_US);
+                state.paused_until_us = self.now_us + length_us;
             }
             FleetEvent::ShardUnavailable(shard, length_us) => {
                 self.shards[usize::from(*shard)].stop_for(self.now_us, *length_us);
             }
             FleetEvent::ShardLosesWrites(shard, _) => {
                 let snapshot = self.snapshots.remove(&(index as u64)).unwrap_or_default();
-                self.shards[usize::from(*shard)].restore(snapshot);
+                self.shards[usize::from(*shard)].restore(snapshot, self.now_us);
             }
             FleetEvent::ShardRestarts(shard) => {
-                self.shards[usize::from(*shard)].restore(VirtualStore::default());
+                self.shards[usize::from(*shard)].restore(VirtualStore::default(), self.now_us);
             }
             FleetEvent::ShardClockSteps(shard, by_us) => self.shards[usize::from(*shard)].step_clock(*by_us),
             FleetEvent::Rules(rules) => {

@@ -528,6 +528,11 @@ impl<W: Waiter> LeaseTable<W> {
         (counts, credit)
     }
 
+    /// The credit that can be spent at `now`.
+    pub fn credit(&self, now: BootTime) -> u64 {
+        self.usage(now).1
+    }
+
     /// How many keys are kept.
     pub fn lease_count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().lease_count()).sum()

@@ -131,7 +131,13 @@ impl Simulation<'_> {
             tally.refused += 1;
             self.refused_by_client[arrival.client as usize] += 1;
         }
-        for client_charge in client_charges.iter().filter(|client_charge| client_charge.charge.enforced) {
+        for client_charge in client_charges {
+            self.note_in_ledger(arrival, client_charge, admitted);
+        }
+    }
+
+    fn note_in_ledger(&mut self, arrival: &Arrival, client_charge: &ClientCharge, admitted: bool) {
+        if client_charge.charge.enforced {
             self.found.ledger.note(LedgerEntry {
                 key: client_charge.state,
                 node: arrival.node,
@@ -181,11 +187,12 @@ impl Simulation<'_> {
     /// All verdicts are in.
     fn resolve(&mut self, waiting: PendingRequest) {
         let client_charges = Rc::clone(&waiting.client_charges);
-        let failed = waiting.failed.iter().flat_map(|group| &waiting.groups[*group]);
+        let failed: SmallVec<[usize; 4]> =
+            waiting.failed.iter().flat_map(|group| &waiting.groups[*group]).copied().collect();
         // A node's share of the limit is not simulated: `local` refuses.
-        let mut failed =
-            failed.map(|index| &client_charges[*index]).filter(|client_charge| client_charge.charge.enforced);
-        let is_denied = failed.any(|client_charge| client_charge.on_failure != OnStoreFailure::Allow);
+        let mut enforced =
+            failed.iter().map(|index| &client_charges[*index]).filter(|charge| charge.charge.enforced);
+        let is_denied = enforced.any(|charge| charge.on_failure != OnStoreFailure::Allow);
         let admitted = !waiting.is_refused && !is_denied;
         let node = &self.nodes[usize::from(waiting.arrival.node)];
         let charged: Charges = client_charges.iter().map(|client_charge| client_charge.charge).collect();
@@ -197,9 +204,16 @@ impl Simulation<'_> {
         if waiting.failed.is_empty() || waiting.is_refused {
             self.decide(&waiting.arrival, &client_charges, admitted);
         } else {
-            let Tally { degraded, admitted: passed, refused, .. } = &mut self.found.tally;
+            let Tally { degraded, partly_degraded, admitted: passed, refused, .. } = &mut self.found.tally;
             *degraded += 1;
             *(if admitted { passed } else { refused }) += 1;
+            if admitted && failed.len() < client_charges.len() {
+                *partly_degraded += 1;
+                // The limits that have admitted it are charged for it, as for any request that has passed.
+                for index in (0..client_charges.len()).filter(|index| !failed.contains(index)) {
+                    self.note_in_ledger(&waiting.arrival, &client_charges[index], admitted);
+                }
+            }
         }
     }
 }

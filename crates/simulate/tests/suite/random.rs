@@ -1,25 +1,23 @@
 //! Any fleet, any rules, any traffic, any fault: never more than the limit.
 
+mod faults;
+mod limits;
+
 use super::*;
-use std::collections::BTreeSet;
-use tollgate_core::algorithm::Bucket;
+use faults::{faults, first_step_us, gain_bound};
+use limits::{DrawnLimit, changes, rules};
+use std::collections::BTreeMap;
 use tollgate_core::lending::EPOCH_US;
 use tollgate_core::script::CLOCK_TOLERANCE_US;
-use tollgate_simulate::{FleetEvent, RefillClock, StoreFaults};
+use tollgate_simulate::{BucketBound, FleetEvent, LimitBound, RefillClock, StoreFaults};
 
 /// Runs in the suite; `TOLLGATE_SEEDS=3000 cargo test --release -p tollgate-simulate random` makes more.
 const SEEDS: u64 = 300;
 const KEYS: u32 = 3;
 const ADDRESSES: u32 = 2;
-/// The length of a run and of what comes after it, at most.
-const LENGTH_US: u64 = 12 * SECOND_US;
-/// Nodes have agreed on a correction by then, or the minority has given in.
-const AGREEMENT_US: u64 = 3 * SECOND_US;
+const SHARDS: u16 = 2;
 /// Credit that was taken before the store lost its data can be spent for so long.
 const CREDIT_US: u64 = 2 * EPOCH_US;
-
-/// What may refill a bucket a second time for each step, while nodes disagree about the correction: documented in docs/redis.md.
-const TWICE_US: u64 = CLOCK_TOLERANCE_US;
 
 /// What the runs have met, so that they cannot pass by meeting nothing.
 #[derive(Debug, Default)]
@@ -27,116 +25,105 @@ struct Met {
     admitted: u64,
     refused: u64,
     degraded: u64,
+    /// Requests that passed although some of their limits could not be decided.
+    partly_degraded: u64,
+    /// Runs with several limits.
     several: u64,
-    nearly_full: u64,
+    /// By the kind of limit: those that had nearly no tokens left at some time.
+    nearly_full: BTreeMap<&'static str, u64>,
+    /// The same, of those whose shard kept its data and its time.
+    nearly_full_without_faults: BTreeMap<&'static str, u64>,
+    /// By the kind of limit: those that admitted more than they could have, had the store not lost data.
+    lost: BTreeMap<&'static str, u64>,
+    /// Runs in which a node was paused for longer than its credit lived.
+    outlived_credit: u64,
+    crashes: u64,
+    /// Runs in which nodes had different versions of the rules.
+    mixed: u64,
+    /// Limits that admitted more than by their last version.
+    above_one_version: u64,
     /// Runs in which a clock stepped and nodes could measure it.
     corrected: u64,
-    /// Limits that a clock ahead of its time would have filled, had it not been corrected.
+    /// Buckets that a clock ahead of its time would have filled, had it not been corrected.
     stepped_ahead: u64,
     /// The longest time that refilled a bucket a second time.
     longest_twice_us: u64,
 }
 
-/// The tokens that a limit refills while the time it is charged by gains `gain_us` on the true time.
-fn refilled_by_gain(bucket: &Bucket, gain_us: u64) -> i64 {
-    let period_us = u64::from(bucket.period) * bucket.tick_us;
-    (gain_us * u64::from(bucket.amount)).div_ceil(period_us) as i64
-}
-
-/// What a run with clock steps may do to the time that limits are charged by.
-struct GainBound {
-    /// By how much it may gain on the true time.
-    gain_us: u64,
-    /// How much of it may pass a second time for a bucket; unknown if some calls are charged by a time without the correction and
-    /// others by one with it, and take turns.
-    twice_us: Option<u64>,
-}
-
-impl Default for GainBound {
-    fn default() -> Self {
-        Self { gain_us: 0, twice_us: Some(0) }
+impl Met {
+    fn note_run(&mut self, found: &Findings, fleet: &SimulatedFleet, limits: usize) {
+        let is_any = |is: fn(&FleetEvent) -> bool| fleet.events.iter().any(|(_, event)| is(event));
+        self.admitted += found.tally.admitted;
+        self.refused += found.tally.refused;
+        self.degraded += found.tally.degraded;
+        self.partly_degraded += found.tally.partly_degraded;
+        self.several += u64::from(limits > 1);
+        self.outlived_credit += u64::from(found.pauses_beyond_credit > 0);
+        self.crashes += u64::from(is_any(|event| matches!(event, FleetEvent::NodeCrashes(_))));
+        self.mixed += u64::from(fleet.nodes > 1 && is_any(|event| matches!(event, FleetEvent::RulesAt(..))));
+        let steps = is_any(|event| matches!(event, FleetEvent::ShardClockSteps(..)));
+        self.corrected += u64::from(steps && measures_clocks(fleet));
     }
-}
 
-/// The most that the corrected time may gain: nodes agree on it to within the timeout of a heartbeat for each step, and
-/// the correction of a clock that is ahead shrinks by a hundredth of the time that passes. A node that starts before
-/// they have agreed, or have agreed again after the shard lost its data, charges by the clock as it is. A call that is on its way for as long as the clock was set back finds
-/// the time that it expects. If half of the nodes stand still, the others are no majority, and accept the step.
-fn gain_bound(fleet: &SimulatedFleet) -> GainBound {
-    let SimulatedFleet { events, timeout_us, .. } = fleet;
-    let longest_stall_us = if fleet.stalled_permille > 0 { fleet.stall_us } else { 0 };
-    // A node that starts while the shard is away hears of its time with the first heartbeat after that.
-    let hears_us = |started_us: u64| {
-        let outages = events.iter().filter_map(|(at_us, event)| match event {
-            FleetEvent::ShardUnavailable(_, us) if (*at_us..at_us + us).contains(&started_us) => {
-                Some(at_us + us + AGREEMENT_US)
-            }
-            _ => None,
-        });
-        outages.max().unwrap_or(started_us)
-    };
-    let starts = |from_us: u64| {
-        let is_near = |at_us: u64| at_us < from_us + AGREEMENT_US && hears_us(at_us) >= from_us;
-        events.iter().any(|(at_us, event)| matches!(event, FleetEvent::NodeCrashes(_)) && is_near(*at_us))
-    };
-    let lacks_majority = |from_us: u64| {
-        let paused: BTreeSet<u16> = { events.iter() }
-            .filter_map(|(at_us, event)| match event {
-                FleetEvent::NodePauses(node, us)
-                    if *at_us < from_us + AGREEMENT_US && at_us + us > from_us =>
-                {
-                    Some(*node)
-                }
-                _ => None,
-            })
-            .collect();
-        2 * paused.len() >= usize::from(fleet.nodes)
-    };
-    let mut bound = GainBound::default();
-    for (at_us, event) in events {
-        if let FleetEvent::ShardClockSteps(_, by_us) = event {
-            let step_us = by_us.unsigned_abs();
-            let is_missed = *by_us < 0 && step_us < longest_stall_us + CLOCK_TOLERANCE_US;
-            let is_joined =
-                starts(*at_us) || losses(events).any(|(loss_us, _)| loss_us > *at_us && starts(loss_us));
-            let is_used = is_joined || is_missed || lacks_majority(*at_us);
-            let used_us = if is_used { step_us } else { 0 };
-            let slew_us = if *by_us > 0 { LENGTH_US / 100 } else { 0 };
-            bound.gain_us += timeout_us + slew_us + used_us;
-            bound.twice_us = bound.twice_us.filter(|_| !is_used).map(|us| us + TWICE_US);
+    fn assert_enough(&self, seeds: u64) {
+        assert!(self.admitted > 400 * seeds && self.refused > 400 * seeds, "{self:?}");
+        assert!(self.degraded > 10 * seeds && self.partly_degraded > seeds, "{self:?}");
+        assert!(self.several > seeds / 3 && self.crashes > seeds / 4, "{self:?}");
+        for kind in KINDS {
+            let count = |of: &BTreeMap<&str, u64>| of.get(kind).copied().unwrap_or(0);
+            assert!(count(&self.nearly_full) > seeds / 10, "{kind}: {self:?}");
+            assert!(count(&self.nearly_full_without_faults) > seeds / 30, "{kind}: {self:?}");
+            assert!(count(&self.lost) > seeds / 100, "{kind}: {self:?}");
         }
+        assert!(self.outlived_credit > seeds / 20, "{self:?}");
+        assert!(self.mixed > seeds / 3 && self.above_one_version > seeds / 20, "{self:?}");
+        assert!(self.stepped_ahead > seeds / 20 && self.corrected > seeds / 10, "{self:?}");
+        // It takes nodes that disagree after the server has lost the correction: one fleet in some hundreds.
+        assert!(seeds < 3_000 || self.longest_twice_us > 0, "{self:?}");
     }
-    bound
 }
 
-/// When which shards lose their data.
-fn losses(events: &[(u64, FleetEvent)]) -> impl Iterator<Item = (u64, u16)> {
-    events.iter().filter_map(|(at_us, event)| match event {
-        FleetEvent::ShardLosesWrites(shard, _) | FleetEvent::ShardRestarts(shard) => Some((*at_us, *shard)),
-        _ => None,
-    })
+const KINDS: [&str; 4] = ["bucket", "fixed window", "sliding counter", "log"];
+
+fn kind_of(bound: &LimitBound) -> &'static str {
+    KINDS[match bound {
+        LimitBound::Bucket(_) => 0,
+        LimitBound::FixedWindow(_) => 1,
+        LimitBound::SlidingCounter(_) => 2,
+        LimitBound::Log(_) => 3,
+    }]
+}
+
+/// The tokens that a limit refills while the time it is charged by gains `gain_us` on the true time.
+fn refilled_by_gain(bucket: &BucketBound, gain_us: u64) -> i64 {
+    (gain_us * u64::from(bucket.amount)).div_ceil(bucket.period_us) as i64
+}
+
+/// A node measures a clock by heartbeats that are answered in time.
+fn measures_clocks(fleet: &SimulatedFleet) -> bool {
+    fleet.rtt_us + 2 * fleet.jitter_us <= fleet.timeout_us
 }
 
 #[test]
-fn no_bucket_is_ever_exceeded() {
+fn no_limit_is_ever_exceeded() {
     let mut met = Met::default();
     let seeds = std::env::var("TOLLGATE_SEEDS").map_or(SEEDS, |count| count.parse().unwrap());
     for seed in 0..seeds {
         let mut random = fastrand::Rng::with_seed(seed);
         let nodes = [1, 2, 4, 20][random.usize(0..4)];
-        let limits: Vec<Drawn> =
-            (0..[1, 1, 2, 3][random.usize(0..4)]).map(|_| Drawn::new(&mut random)).collect();
-        let rtt_us = [200, 500, 2_000, 20_000, 60_000][random.usize(0..5)];
-        let events = faults(&mut random, nodes);
-        let steps: Vec<i64> = { events.iter() }
-            .filter_map(|(_, event)| match event {
-                FleetEvent::ShardClockSteps(_, by_us) => Some(*by_us),
-                _ => None,
-            })
-            .collect();
-        let rules = rules(&limits);
+        let limits: Vec<DrawnLimit> =
+            (0..[1, 2, 2, 3][random.usize(0..4)]).map(|_| DrawnLimit::new(&mut random)).collect();
+        let others: Vec<DrawnLimit> = limits.iter().map(|limit| limit.other_version(&mut random)).collect();
+        let texts = [rules(&limits), rules(&others)];
+        let versions = texts.each_ref().map(|text| written(text));
+        let rtt_us = match random.bool() {
+            true => random.u64(20_000..=60_000),
+            false => [200, 500, 2_000][random.usize(0..3)],
+        };
+        let mut events = faults(&mut random, nodes);
+        events.extend(changes(&mut random, nodes, &versions));
         let fleet = SimulatedFleet {
-            shards: 2,
+            shards: SHARDS,
             rtt_us,
             jitter_us: random.u64(0..=rtt_us),
             timeout_us: [50_000, 200_000][random.usize(0..2)],
@@ -147,95 +134,91 @@ fn no_bucket_is_ever_exceeded() {
             stall_us: 1_500_000,
             events,
             seed,
-            ..SimulatedFleet::new(written(&rules), nodes)
+            ..SimulatedFleet::new(Arc::clone(&versions[0]), nodes)
         };
-        let arrivals = traffic(&mut random, nodes, &limits);
-        let count = arrivals.len();
+        let arrivals = traffic(&mut random, nodes, &[limits, others]);
         let found = run(&fleet, &population(), arrivals);
-        let gain_us = found.clock_gain_us_by_shard.iter().copied().max().unwrap_or(0);
-        // A node measures a clock by heartbeats that are answered in time.
-        let measures_clocks = fleet.rtt_us + 2 * fleet.jitter_us <= fleet.timeout_us;
-        let bound = gain_bound(&fleet);
-        assert!(
-            gain_us <= bound.gain_us || (!measures_clocks && !steps.is_empty()),
-            "seed {seed}: the time gained {gain_us} of {} µs, {:?}",
-            bound.gain_us,
-            fleet.events
-        );
-        met.corrected += u64::from(measures_clocks && !steps.is_empty());
+        met.note_run(&found, &fleet, versions[0].limits().count());
+        let case = format!("seed {seed}, {}\n{}or\n{}", described(&fleet.events), texts[0], texts[1]);
+        judge_clocks(&found, &fleet, &case);
         for key in found.ledger.keys() {
-            let Some(bucket) = found.bucket(key) else { continue };
-            let shard = found.shard_by_key[&key];
-            let is_own = |(at_us, of_shard): (u64, u16)| (usize::from(of_shard) == shard).then_some(at_us);
-            let losses_us: Vec<u64> = losses(&fleet.events).filter_map(is_own).collect();
-            let refill_clock = found.refill_clocks.get(&key);
-            let faults = StoreFaults { losses_us: &losses_us, credit_us: CREDIT_US, refill_clock };
-            let over = found.ledger.excess_after(key, bucket, &faults);
-            assert!(
-                over <= 0,
-                "seed {seed}: {over} above {bucket:?}, refilled by {refill_clock:?}, {count} requests, {:?}\n{rules}",
-                fleet.events
-            );
-            let gain_of_key_us = refill_clock.map_or(0, RefillClock::greatest_gain_us);
-            let twice_us = gain_of_key_us.saturating_sub(found.clock_gain_us_by_shard[shard]);
-            if let Some(most_us) = bound.twice_us.filter(|_| measures_clocks) {
-                met.longest_twice_us = met.longest_twice_us.max(twice_us);
-                assert!(
-                    twice_us <= most_us,
-                    "seed {seed}: {twice_us} of {most_us} µs passed twice for {bucket:?}, {:?}",
-                    fleet.events
-                );
-            }
-            let granted = refilled_by_gain(bucket, gain_of_key_us);
-            met.nearly_full += u64::from(over > -2);
-            met.stepped_ahead +=
-                u64::from(steps.iter().any(|by_us| *by_us > 0) && granted < i64::from(bucket.capacity) / 2);
+            judge(&found, &fleet, key, &case, &mut met);
         }
-        met.admitted += found.tally.admitted;
-        met.refused += found.tally.refused;
-        met.degraded += found.tally.degraded;
-        met.several += u64::from(limits.len() > 1);
     }
     println!("{met:?}");
-    assert!(met.admitted > 100_000 && met.refused > 100_000 && met.degraded > 1_000, "{met:?}");
-    assert!(met.several > seeds / 3 && met.nearly_full > seeds / 3, "{met:?}");
-    assert!(met.stepped_ahead > seeds / 20 && met.corrected > seeds / 10, "{met:?}");
-    // It takes nodes that disagree after the server has lost the correction: one fleet in some hundreds.
-    assert!(seeds < 3_000 || met.longest_twice_us > 0, "{met:?}");
+    met.assert_enough(seeds);
 }
 
-struct Drawn {
-    algorithm: &'static str,
-    capacity: u64,
-    rate: u64,
-    consistency: &'static str,
-    lease: &'static str,
+/// The events, without the text of rules.
+fn described(events: &[(u64, FleetEvent)]) -> String {
+    let described = events.iter().map(|(at_us, event)| match event {
+        FleetEvent::Rules(_) => format!("{at_us}: rules at all nodes"),
+        FleetEvent::RulesAt(node, _) => format!("{at_us}: rules at {node}"),
+        event => format!("{at_us}: {event:?}"),
+    });
+    described.collect::<Vec<_>>().join(", ")
 }
 
-impl Drawn {
-    fn new(random: &mut fastrand::Rng) -> Self {
-        Self {
-            algorithm: ["token_bucket", "leaky_bucket", "gcra"][random.usize(0..3)],
-            capacity: [1, 3, 10, 50, 200, 1_000, 5_000][random.usize(0..7)],
-            rate: [1, 7, 50, 300, 2_000, 10_000][random.usize(0..6)],
-            consistency: ["leased", "leased", "strict"][random.usize(0..3)],
-            lease: ["", "horizon: 5s", "interval: 7ms", "interval: 2s, horizon: 10s"][random.usize(0..4)],
+/// The time that limits are charged by does not gain on the true time, unless a clock steps: then by no more than is documented.
+fn judge_clocks(found: &Findings, fleet: &SimulatedFleet, case: &str) {
+    let bound = gain_bound(fleet);
+    for (shard, gain_us) in found.clock_gain_us_by_shard.iter().copied().enumerate() {
+        match first_step_us(&fleet.events, shard) {
+            None => assert_eq!(gain_us, 0, "shard {shard}: {case}"),
+            Some(_) => assert!(
+                gain_us <= bound.gain_us || !measures_clocks(fleet),
+                "the time of shard {shard} gained {gain_us} of {} µs: {case}",
+                bound.gain_us
+            ),
         }
     }
 }
 
-/// A limit by API key, one by address, and one by user: each is another call.
-fn rules(limits: &[Drawn]) -> String {
-    let rules = limits.iter().zip(["api_key", "ip", "user"]).map(|(limit, key)| {
-        let Drawn { algorithm, capacity, rate, consistency, lease } = limit;
-        let flow = if *algorithm == "leaky_bucket" { "leak_rate" } else { "refill_rate" };
-        let lease = if *consistency == "strict" { String::new() } else { format!(", lease: {{{lease}}}") };
-        format!(
-            "  - {{id: by-{key}, key: [{key}], algorithm: {algorithm}, consistency: {consistency}, \
-             params: {{capacity: {capacity}, {flow}: {rate}}}{lease}}}\n"
-        )
-    });
-    format!("rules:\n{}", rules.collect::<String>())
+fn judge(found: &Findings, fleet: &SimulatedFleet, key: u32, case: &str, met: &mut Met) {
+    let bound = found.bound(key).expect("each key has a limit");
+    let (kind, shard) = (kind_of(&bound), found.shard_by_key[&key]);
+    let (losses_us, refill_clock) = (&found.losses_us_by_shard[shard], found.refill_clocks.get(&key));
+    let stepped_us = first_step_us(&fleet.events, shard);
+    let faults = StoreFaults { losses_us, credit_us: CREDIT_US, refill_clock, stepped_us };
+    let over = found.ledger.excess_after(key, bound, &faults);
+    assert!(over <= 0, "{over} above {bound:?}, refilled by {refill_clock:?}, {case}");
+
+    let note = |counts: &mut BTreeMap<&'static str, u64>| *counts.entry(kind).or_default() += 1;
+    if over > -2 {
+        note(&mut met.nearly_full);
+        if losses_us.is_empty() && stepped_us.is_none() {
+            note(&mut met.nearly_full_without_faults);
+        }
+    }
+    if found.ledger.excess_after(key, bound, &StoreFaults { losses_us: &[], ..faults }) > 0 {
+        note(&mut met.lost);
+    }
+    let by_last_version = found.ledger.excess_after(key, &found.meters[key as usize], &faults);
+    met.above_one_version += u64::from(by_last_version > 0);
+    if let LimitBound::Bucket(bucket) = bound {
+        judge_refill(found, fleet, key, &bucket, case, met);
+    }
+}
+
+/// While nodes disagree about the correction of a clock, the same time refills a bucket twice for no longer than is documented.
+fn judge_refill(
+    found: &Findings,
+    fleet: &SimulatedFleet,
+    key: u32,
+    bucket: &BucketBound,
+    case: &str,
+    met: &mut Met,
+) {
+    let gain_us = found.refill_clocks.get(&key).map_or(0, RefillClock::greatest_gain_us);
+    let twice_us = gain_us.saturating_sub(found.clock_gain_us_by_shard[found.shard_by_key[&key]]);
+    if let Some(most_us) = gain_bound(fleet).twice_us.filter(|_| measures_clocks(fleet)) {
+        met.longest_twice_us = met.longest_twice_us.max(twice_us);
+        assert!(twice_us <= most_us, "{twice_us} of {most_us} µs passed twice for {bucket:?}, {case}");
+    }
+    let is_ahead = |event: &FleetEvent| matches!(event, FleetEvent::ShardClockSteps(_, by_us) if *by_us > 0);
+    let steps_ahead = fleet.events.iter().any(|(_, event)| is_ahead(event));
+    met.stepped_ahead +=
+        u64::from(steps_ahead && refilled_by_gain(bucket, gain_us) < i64::from(bucket.capacity) / 2);
 }
 
 /// Clients that share addresses, so that limits refuse at different times.
@@ -249,33 +232,11 @@ fn population() -> Vec<Client> {
     (0..KEYS * ADDRESSES).map(client).collect()
 }
 
-/// What befalls a fleet in seven seconds.
-fn faults(random: &mut fastrand::Rng, nodes: u16) -> Vec<(u64, FleetEvent)> {
-    let mut events = Vec::new();
-    for _ in 0..random.usize(0..5) {
-        let (node, shard) = (random.u16(0..nodes), random.u16(0..2));
-        let event = match random.u8(0..6) {
-            0 => FleetEvent::NodeCrashes(node),
-            // Also for longer than credit lives.
-            1 => FleetEvent::NodePauses(node, random.u64(0..6 * SECOND_US)),
-            2 => FleetEvent::ShardUnavailable(shard, random.u64(0..2 * SECOND_US)),
-            3 => FleetEvent::ShardLosesWrites(shard, random.u64(0..SECOND_US)),
-            4 => FleetEvent::ShardRestarts(shard),
-            // Steps of less than half a second pass unnoticed: those ahead are longer.
-            _ if random.bool() => {
-                FleetEvent::ShardClockSteps(shard, random.i64(600_000..60 * SECOND_US as i64))
-            }
-            _ => FleetEvent::ShardClockSteps(shard, -random.i64(0..20 * SECOND_US as i64)),
-        };
-        events.push((random.u64(0..6 * SECOND_US), event));
-    }
-    events
-}
-
 /// Stretches of steady traffic, bursts and silence, at one node or at all.
-fn traffic(random: &mut fastrand::Rng, nodes: u16, limits: &[Drawn]) -> Vec<Arrival> {
-    let Drawn { capacity, rate, .. } = limits[0];
-    let most_cost = limits.iter().map(|limit| limit.capacity).min().unwrap_or(1).min(3) as u32;
+fn traffic(random: &mut fastrand::Rng, nodes: u16, versions: &[Vec<DrawnLimit>; 2]) -> Vec<Arrival> {
+    let DrawnLimit { capacity, per_second: rate, .. } = versions[0][0];
+    let capacities = versions.iter().flatten().map(|limit| limit.capacity);
+    let most_cost = capacities.min().unwrap_or(1).min(3) as u32;
     let mut arrivals = Vec::new();
     let mut now_us = random.u64(0..SECOND_US);
     while now_us < 7 * SECOND_US && arrivals.len() < 20_000 {
