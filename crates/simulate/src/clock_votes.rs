@@ -1,4 +1,5 @@
-//! How nodes agree on the time of a shard whose clock has stepped: what `core/heartbeat.lua` does.
+//! How nodes agree on the time of a shard whose clock has stepped: what `core/heartbeat.lua` does. Tests of the Redis crate
+//! compare the two, heartbeat by heartbeat.
 
 use std::collections::BTreeMap;
 use tollgate_core::heartbeat::{self, ClockCorrection, HeartbeatReply};
@@ -6,13 +7,15 @@ use tollgate_core::time::ServerTime;
 
 /// Votes that are no further apart are alike.
 const ALIKE_US: u64 = 500_000;
+/// A node without a heartbeat for so long is forgotten.
+const KEPT_US: u64 = 3 * heartbeat::DESCRIBE_EVERY_US;
 
 /// A node, and how often it was replaced: each replacement is a node of its own.
-pub(super) type NodeId = (u16, u32);
+pub type NodeId = (u16, u32);
 
 /// The keys of a shard.
 #[derive(Debug, Default)]
-pub(super) struct ClockVotes {
+pub struct ClockVotes {
     seen: BTreeMap<NodeId, ServerTime>,
     votes_us: BTreeMap<NodeId, i64>,
     correction: ClockCorrection,
@@ -20,13 +23,9 @@ pub(super) struct ClockVotes {
 
 impl ClockVotes {
     /// One heartbeat, at `now` by the shard's clock, of a node that votes for a correction, or does not.
-    pub(super) fn heartbeat(
-        &mut self,
-        node: NodeId,
-        vote_us: Option<i64>,
-        now: ServerTime,
-    ) -> HeartbeatReply {
+    pub fn heartbeat(&mut self, node: NodeId, vote_us: Option<i64>, now: ServerTime) -> HeartbeatReply {
         let is_new = self.seen.insert(node, now).is_none();
+        self.seen.retain(|_, seen| *seen >= now.shifted_by(-KEPT_US.cast_signed()));
         let silent_us = heartbeat::MISSED * heartbeat::INTERVAL_US;
         let oldest = now.shifted_by(-silent_us.cast_signed());
         let is_alive = |seen: &ServerTime| (oldest..=now + silent_us).contains(seen);

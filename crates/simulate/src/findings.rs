@@ -1,6 +1,7 @@
 //! The result of a run.
 
 use super::bound::LimitBound;
+use super::charge_clock::ChargeClock;
 use super::ledger::Ledger;
 use super::refill_clock::RefillClock;
 use std::collections::BTreeMap;
@@ -37,6 +38,9 @@ pub struct Findings {
     /// For the keys of the ledger whose bucket was refilled for another time than the one that has passed: for which. Empty
     /// unless a shard's clock stepped.
     pub refill_clocks: BTreeMap<u32, RefillClock>,
+    /// For the keys of the ledger whose window or log was charged by another time than the true one: by which. Empty unless a
+    /// shard's clock stepped.
+    pub charge_clocks: BTreeMap<u32, ChargeClock>,
     /// For each node and second: how many calls it made, each for one client.
     pub calls_by_node: Vec<Vec<u32>>,
     /// How many of those calls only reported spent or returned tokens.

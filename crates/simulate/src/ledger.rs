@@ -8,7 +8,8 @@
 mod spans;
 mod windows;
 
-use super::bound::LimitBound;
+use super::bound::{LimitBound, WindowBound};
+use super::charge_clock::ChargeClock;
 use super::refill_clock::RefillClock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -39,9 +40,8 @@ pub struct StoreFaults<'f> {
     pub credit_us: u64,
     /// What the bucket was refilled for, if not for the time that has passed.
     pub refill_clock: Option<&'f RefillClock>,
-    /// When the store's clock first stepped. Windows and logs, which count by that clock, are judged by the requests that were
-    /// answered before.
-    pub stepped_us: Option<u64>,
+    /// By which times the window or log was charged, if not by the true one.
+    pub charge_clock: Option<&'f ChargeClock>,
 }
 
 /// All requests of a run, in any order.
@@ -85,7 +85,8 @@ impl Ledger {
         excesses.max_by_key(|(_, excess)| *excess)
     }
 
-    /// By how many tokens the limit was exceeded for `key`; zero or less if it was not.
+    /// By how many tokens the limit was exceeded for `key`; zero or less if it was not. For windows that are aligned to the clock
+    /// the times of the ledger have to begin with one, by the store's clock.
     pub fn excess(&self, key: u32, bound: impl Into<LimitBound>) -> i64 {
         self.excess_after(key, bound, &StoreFaults::default())
     }
@@ -101,32 +102,40 @@ impl Ledger {
     pub fn keys(&self) -> BTreeSet<u32> {
         self.entries.iter().filter(|entry| entry.admitted).map(|entry| entry.key).collect()
     }
+}
 
-    /// The most that was admitted for `key` in one window of `length_us`, counting what was certainly decided
-    /// within it.
-    pub fn fullest_window(&self, key: u32, length_us: u64) -> u64 {
-        let mut windows: BTreeMap<u64, u64> = BTreeMap::new();
-        for entry in self.entries.iter().filter(|entry| entry.admitted && entry.key == key) {
-            let window = entry.sent_us / length_us;
-            if window == entry.received_us / length_us {
-                *windows.entry(window).or_default() += u64::from(entry.cost);
-            }
-        }
-        windows.into_values().max().unwrap_or(0)
+fn excess(entries: &mut [&LedgerEntry], bound: LimitBound, faults: &StoreFaults<'_>) -> i64 {
+    entries.sort_unstable_by_key(|entry| entry.sent_us);
+    let of_window = |window: WindowBound, excess: fn(&[&LedgerEntry], WindowBound, &[u64]) -> i64| {
+        let (entries, losses_us) = by_charge_clock(entries, window, faults);
+        excess(&entries.iter().collect::<Vec<_>>(), window, &losses_us)
+    };
+    match bound {
+        LimitBound::Bucket(bucket) => spans::bucket_excess(entries, bucket, faults),
+        LimitBound::FixedWindow(window) => of_window(window, spans::window_excess),
+        LimitBound::SlidingCounter(window) => of_window(window, windows::counter_excess),
+        LimitBound::Log(window) => of_window(window, windows::log_excess),
     }
 }
 
-fn excess(entries: &mut Vec<&LedgerEntry>, bound: LimitBound, faults: &StoreFaults<'_>) -> i64 {
-    if let LimitBound::FixedWindow(_) | LimitBound::SlidingCounter(_) | LimitBound::Log(_) = bound {
-        entries.retain(|entry| faults.stepped_us.is_none_or(|stepped_us| entry.received_us < stepped_us));
-    }
-    entries.sort_unstable_by_key(|entry| entry.sent_us);
-    match bound {
-        LimitBound::Bucket(bucket) => spans::bucket_excess(entries, bucket, faults),
-        LimitBound::FixedWindow(window) => spans::window_excess(entries, window, faults.losses_us),
-        LimitBound::SlidingCounter(window) => windows::counter_excess(entries, window, faults.losses_us),
-        LimitBound::Log(window) => windows::log_excess(entries, window, faults.losses_us),
-    }
+/// The requests, and the losses of the store, in the times that the window or log was charged by; until that time was set back by
+/// more than a window.
+fn by_charge_clock(
+    entries: &[&LedgerEntry],
+    window: WindowBound,
+    faults: &StoreFaults<'_>,
+) -> (Vec<LedgerEntry>, Vec<u64>) {
+    let Some(clock) = faults.charge_clock else {
+        return (entries.iter().copied().copied().collect(), faults.losses_us.to_vec());
+    };
+    let is_judged = |entry: &&&LedgerEntry| clock.jumped_us().is_none_or(|us| entry.received_us < us);
+    let charged = entries.iter().filter(is_judged).map(|entry| {
+        let (sent_us, received_us) = clock.span_us(window.length_us, entry.sent_us, entry.received_us);
+        LedgerEntry { sent_us, received_us, ..**entry }
+    });
+    // What was decided after a loss was answered after it, by the latest time.
+    let lost = faults.losses_us.iter().map(|us| clock.span_us(window.length_us, *us, *us).1);
+    (charged.collect(), lost.collect())
 }
 
 #[cfg(test)]

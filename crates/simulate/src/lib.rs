@@ -36,6 +36,7 @@
 //! | [`Ledger`] | every decision, and by how much a limit was exceeded; also for runs on real servers |
 
 mod bound;
+mod charge_clock;
 mod clients;
 mod clock_votes;
 mod findings;
@@ -47,7 +48,9 @@ mod simulation;
 mod traffic;
 
 pub use bound::{BucketBound, LimitBound, WindowBound};
+pub use charge_clock::ChargeClock;
 pub use clients::Client;
+pub use clock_votes::{ClockVotes, NodeId};
 pub use findings::{Findings, Tally};
 pub use ledger::{Ledger, LedgerEntry, StoreFaults};
 pub use refill_clock::RefillClock;

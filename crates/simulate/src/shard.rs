@@ -1,9 +1,11 @@
 //! A store shard: serves one call after the other, each for a while.
 
+use super::charge_clock::ChargeClock;
 use super::clock_votes::{ClockVotes, NodeId};
 use super::refill_clock::RefillClock;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tollgate_core::algorithm::MeterNumbers;
 use tollgate_core::heartbeat::{self, ClockCorrection};
 use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime, ScriptCall, ScriptReply};
 use tollgate_core::state_address::{StateAddress, StateField};
@@ -45,6 +47,7 @@ pub(super) struct SimulatedShard {
     clock_us: i64,
     clock_errors: ClockErrors,
     refill_clocks: HashMap<(Arc<str>, StateField), RefillClock>,
+    charge_clocks: HashMap<(Arc<str>, StateField), ChargeClock>,
     votes: ClockVotes,
     pub(super) losses_us: Vec<u64>,
     pub(super) charges: u64,
@@ -61,6 +64,7 @@ impl SimulatedShard {
             clock_us: 0,
             clock_errors: ClockErrors::default(),
             refill_clocks: HashMap::new(),
+            charge_clocks: HashMap::new(),
             votes: ClockVotes::default(),
             losses_us: Vec::new(),
             charges: 0,
@@ -134,11 +138,18 @@ impl SimulatedShard {
     }
 
     fn record_time(&mut self, key: &Arc<str>, ask: &ScriptCall, store_time: StoreTime, at_us: u64) {
-        self.clock_errors.record(store_time.ahead_of(true_time(at_us)));
+        let off_us = store_time.ahead_of(true_time(at_us));
+        self.clock_errors.record(off_us);
         for charge in &ask.charges {
-            if let Some(bucket) = charge.meter.bucket() {
-                let clock = self.refill_clocks.entry((Arc::clone(key), charge.field)).or_default();
-                clock.record(bucket, store_time, at_us);
+            let state = (Arc::clone(key), charge.field);
+            match charge.meter.numbers() {
+                MeterNumbers::Bucket(bucket) => {
+                    self.refill_clocks.entry(state).or_default().record(bucket, store_time, at_us);
+                }
+                MeterNumbers::Window(window) => {
+                    let clock = self.charge_clocks.entry(state).or_default();
+                    clock.record(window.span_us(), store_time, off_us, at_us);
+                }
             }
         }
     }
@@ -152,6 +163,12 @@ impl SimulatedShard {
     pub(super) fn refill_clock(&self, address: &StateAddress) -> Option<&RefillClock> {
         let clock = self.refill_clocks.get(&(Arc::from(address.key.as_str()), address.field))?;
         clock.has_changed().then_some(clock)
+    }
+
+    /// The clock of a window or log, if it was charged by another time than the true one.
+    pub(super) fn charge_clock(&self, address: &StateAddress) -> Option<&ChargeClock> {
+        let clock = self.charge_clocks.get(&(Arc::from(address.key.as_str()), address.field))?;
+        clock.was_off().then_some(clock)
     }
 
     /// Replies the heartbeat of a node that votes for the correction `vote_us`.

@@ -203,6 +203,9 @@ impl<'s> Simulation<'s> {
             if let Some(clock) = self.shards[shard].refill_clock(address) {
                 self.found.refill_clocks.insert(state, clock.clone());
             }
+            if let Some(clock) = self.shards[shard].charge_clock(address) {
+                self.found.charge_clocks.insert(state, *clock);
+            }
         }
         self.found.losses_us_by_shard = self.shards.iter().map(|shard| shard.losses_us.clone()).collect();
         (self.found.meters, self.found.bounds) = self.clients.into_limits();

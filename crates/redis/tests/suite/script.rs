@@ -1,6 +1,7 @@
 //! The script on a real server, held against its twin in Rust and against the embedded algorithms.
 
 mod agreement;
+mod clock_votes;
 mod cluster;
 mod draw;
 mod keeping;

@@ -45,7 +45,7 @@ pub(super) fn window_excess(entries: &[&LedgerEntry], window: WindowBound, losse
         (number(us) + losses) * limit
     };
     let until = |us: u64| (number(us) + 1 + losses_until(losses_us, us)) * limit;
-    worst_span(entries, 1, before, until)
+    worst_span(entries, 1, before, until).max(-i64::from(window.limit))
 }
 
 /// How many losses there were until `us`, that instant included.

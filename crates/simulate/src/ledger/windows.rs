@@ -90,7 +90,9 @@ impl PrefixSums {
 #[cfg(test)]
 mod tests {
     use crate::bound::{LimitBound, WindowBound};
+    use crate::charge_clock::ChargeClock;
     use crate::ledger::{Ledger, LedgerEntry, StoreFaults};
+    use tollgate_core::time::StoreTime;
 
     /// 10 in 1,000 µs.
     const WINDOW: WindowBound = WindowBound { limit: 10, length_us: 1_000 };
@@ -165,12 +167,34 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_judged_until_the_clock_steps() {
-        let faults = StoreFaults { stepped_us: Some(700), ..StoreFaults::default() };
+    fn windows_are_judged_by_the_times_that_they_were_charged_by() {
+        let judge = |requests: &[(u64, u64, u32)], calls: &[(u64, i64)], bound, losses_us: &[u64]| {
+            let mut clock = ChargeClock::default();
+            for (at_us, off_us) in calls {
+                let now = StoreTime::from_us(1_000_000 + at_us).shifted_by(*off_us);
+                clock.record(WINDOW.length_us, now, *off_us, *at_us);
+            }
+            let faults = StoreFaults { charge_clock: Some(&clock), losses_us, ..StoreFaults::default() };
+            ledger(requests).excess_after(1, bound, &faults)
+        };
         for bound in [FIXED, COUNTER, LOG] {
-            let before = [(100, 200, 10), (600, 699, 3), (600, 700, 9)];
-            assert_eq!(ledger(&before).excess_after(1, bound, &faults), 3, "{bound:?}");
+            // Until counts are moved to the present, when some are counted again.
+            let around = [(100, 200, 10), (600, 699, 3), (600, 700, 9)];
+            let found = judge(&around, &[(100, 0), (600, 5_000), (700, 0)], bound, &[]);
+            assert_eq!(found, -10, "{bound:?}: in which windows they were is not known");
+            assert_eq!(judge(&around, &[(100, 0), (600, 50), (700, -5_000)], bound, &[]), 3, "{bound:?}");
+            // A clock that is wrong all the time.
+            assert_eq!(judge(&around, &[(100, 5_000)], bound, &[]), 12, "{bound:?}");
+            assert_eq!(judge(&around, &[(100, -5_000)], bound, &[]), 12, "{bound:?}");
+            assert_eq!(judge(&around, &[(100, 5_000)], bound, &[500]), 2, "{bound:?}");
+            assert_eq!(judge(&around, &[(100, 5_000)], bound, &[800]), 12, "{bound:?}");
         }
+        // By a time that may be 100 µs ahead the second may count in the next window.
+        let two = [(100, 200, 10), (850, 950, 10)];
+        assert_eq!(judge(&two, &[(100, 0)], FIXED, &[]), 10);
+        assert_eq!(judge(&two, &[(100, 0), (900, 100)], FIXED, &[]), 0);
+        assert_eq!(judge(&two, &[(100, 0), (900, 100)], LOG, &[]), 10);
+        assert_eq!(judge(&two, &[(100, 0), (900, 200)], LOG, &[]), 0);
     }
 
     #[test]

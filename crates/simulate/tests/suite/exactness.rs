@@ -28,7 +28,7 @@ fn a_burst_at_one_node_gets_nearly_all_that_others_do_not_need() {
         let found = run(&fleet, &clients(1), arrivals);
         assert!(found.over_admission() <= 0);
         let lost = found.tally.oracle_admitted - found.tally.admitted;
-        assert!(lost * 50 <= u64::from(capacity), "seed {seed}: {lost} of {capacity} lost");
+        assert!(lost * 100 <= u64::from(capacity), "seed {seed}: {lost} of {capacity} lost");
     }
 }
 
@@ -91,8 +91,7 @@ fn windows_never_admit_more_than_their_limit() {
         let limit = "algorithm: fixed_window, params: {limit: 500, window: 2s}";
         let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(one(limit), 4) };
         let found = run(&fleet, &clients(1), even(9_000, 123_456, 9 * SECOND_US, 4, seed));
-        let fullest = found.ledger.fullest_window(0, 2 * SECOND_US);
-        assert!(fullest <= 500, "{fullest}");
+        assert!(found.over_admission() <= 0, "seed {seed}: {}", found.over_admission());
         // Five windows, of the last of which half is seen.
         assert!(found.tally.admitted >= 5 * 500 - 25, "{}", found.tally.admitted);
     }
@@ -100,25 +99,24 @@ fn windows_never_admit_more_than_their_limit() {
 
 #[test]
 fn the_estimate_of_a_sliding_counter_never_exceeds_its_limit() {
-    let (limit, length_us) = (500, 2 * SECOND_US);
     for seed in 0..6 {
         let rule = "algorithm: sliding_window_counter, params: {limit: 500, window: 2s}";
         let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(one(rule), 4) };
         let found = run(&fleet, &clients(1), even(9_000, 123_456, 9 * SECOND_US, 4, seed));
-        let mut admitted: Vec<_> = found.ledger.entries().iter().filter(|entry| entry.admitted).collect();
-        admitted.sort_by_key(|entry| entry.received_us);
-        let mut counts = [0; 8];
-        for entry in admitted {
-            let (window, elapsed_us) = (entry.received_us / length_us, entry.received_us % length_us);
-            if window != entry.sent_us / length_us {
-                continue;
-            }
-            counts[window as usize] += 1;
-            let before = if window == 0 { 0 } else { counts[window as usize - 1] };
-            let estimate = before * (length_us - elapsed_us) + counts[window as usize] * length_us;
-            assert!(estimate <= limit * length_us, "{} µs: {counts:?}", entry.received_us);
-        }
+        assert!(found.over_admission() <= 0, "seed {seed}: {}", found.over_admission());
         let due = 500 + 7 * 250;
         assert!(found.tally.admitted >= due * 98 / 100, "{} of {due}", found.tally.admitted);
+    }
+}
+
+#[test]
+fn a_log_never_admits_more_than_its_limit_in_any_window() {
+    for seed in 0..6 {
+        let rule = "algorithm: sliding_window_log, params: {limit: 200, window: 2s}";
+        let fleet = SimulatedFleet { seed, ..SimulatedFleet::new(one(rule), 4) };
+        let found = run(&fleet, &clients(1), even(2_700, 123_456, 9 * SECOND_US, 4, seed));
+        assert!(found.over_admission() <= 0, "seed {seed}: {}", found.over_admission());
+        // What the last tenth of a second brought may be left over.
+        assert!(found.tally.admitted >= 5 * 200 - 20, "{}", found.tally.admitted);
     }
 }

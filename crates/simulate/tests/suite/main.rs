@@ -5,6 +5,7 @@
 mod exactness;
 mod faults;
 mod load;
+mod moving;
 mod random;
 mod several;
 mod timing;

@@ -30,9 +30,14 @@ impl DrawnLimit {
         Self::of(algorithms[random.usize(0..algorithms.len())], WINDOWS_MS[random.usize(0..5)], random)
     }
 
-    /// Other numbers of the same limit. Counts of windows of another length would be other states.
+    /// Other numbers of the same limit. Windows of another length are other states; of a log they are one, which has no larger numbers.
     pub(super) fn other_version(&self, random: &mut fastrand::Rng) -> Self {
-        Self::of(self.algorithm, self.window_ms, random)
+        let is_log = self.algorithm == "sliding_window_log";
+        let window_ms = match random.u8(0..3) {
+            0 if !is_log => WINDOWS_MS[random.usize(0..5)],
+            _ => self.window_ms,
+        };
+        Self::of(self.algorithm, window_ms, random)
     }
 
     fn of(algorithm: &'static str, window_ms: u64, random: &mut fastrand::Rng) -> Self {
