@@ -11,17 +11,17 @@ const AGREEMENT_US: u64 = 3 * SECOND_US;
 const TWICE_US: u64 = CLOCK_TOLERANCE_US;
 
 /// What befalls a fleet in seven seconds. In each run a shard loses data, and a clock steps, a node is paused for longer than
-/// credit lives, or a node crashes; in each fourth run all of this.
+/// credit lives, or a node crashes; in two of five runs all of this.
 pub(super) fn faults(random: &mut fastrand::Rng, nodes: u16) -> Vec<(u64, FleetEvent)> {
     let mut befall = vec![loss(random)];
-    let chosen = random.u8(0..4);
-    if chosen == 0 || chosen == 3 {
+    let chosen = random.u8(0..5);
+    if chosen == 0 || chosen >= 3 {
         befall.push(clock_step(random));
     }
-    if chosen == 1 || chosen == 3 {
+    if chosen == 1 || chosen >= 3 {
         befall.push(FleetEvent::NodePauses(random.u16(0..nodes), random.u64(CREDIT_US + 1..6 * SECOND_US)));
     }
-    if chosen == 2 || chosen == 3 {
+    if chosen == 2 || chosen >= 3 {
         befall.push(FleetEvent::NodeCrashes(random.u16(0..nodes)));
     }
     for _ in 0..random.usize(0..3) {
