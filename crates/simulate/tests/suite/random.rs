@@ -237,9 +237,13 @@ fn population() -> Vec<Client> {
     (0..KEYS * ADDRESSES).map(client).collect()
 }
 
-/// Stretches of steady traffic, bursts and silence, at one node or at all.
+/// Stretches of steady traffic, bursts and silence, of one client or of all, at one node or at all.
 fn traffic(random: &mut fastrand::Rng, nodes: u16, versions: &[Vec<DrawnLimit>; 2]) -> Vec<Arrival> {
-    let DrawnLimit { capacity, per_second: rate, .. } = versions[0][0];
+    let largest = |number: fn(&DrawnLimit) -> u64| {
+        versions.each_ref().map(|limits| number(&limits[0])).into_iter().max()
+    };
+    let capacity = largest(|limit| limit.capacity).unwrap_or(1);
+    let rate = largest(|limit| limit.per_second).unwrap_or(1);
     let capacities = versions.iter().flatten().map(|limit| limit.capacity);
     let most_cost = capacities.min().unwrap_or(1).min(3) as u32;
     let mut arrivals = Vec::new();
@@ -255,10 +259,11 @@ fn traffic(random: &mut fastrand::Rng, nodes: u16, versions: &[Vec<DrawnLimit>; 
         };
         let length_us = if random.bool() { length_us } else { length_us / 20 };
         let only = random.bool().then(|| random.u16(0..nodes));
+        let only_client = random.bool().then(|| random.u32(0..KEYS * ADDRESSES));
         for _ in 0..count {
             arrivals.push(Arrival {
                 at_us: now_us + random.u64(0..=length_us),
-                client: random.u32(0..KEYS * ADDRESSES),
+                client: only_client.unwrap_or_else(|| random.u32(0..KEYS * ADDRESSES)),
                 node: only.unwrap_or_else(|| random.u16(0..nodes)),
                 cost: if random.u8(0..5) == 0 { random.u32(1..=most_cost) } else { 1 },
             });

@@ -30,14 +30,21 @@ impl DrawnLimit {
         Self::of(algorithms[random.usize(0..algorithms.len())], WINDOWS_MS[random.usize(0..5)], random)
     }
 
-    /// Other numbers of the same limit. Windows of another length are other states; of a log they are one, which has no larger numbers.
+    /// Other numbers of the same limit, mostly about as large. Windows of another length are other states; of a log they are one,
+    /// which has no larger numbers.
     pub(super) fn other_version(&self, random: &mut fastrand::Rng) -> Self {
         let is_log = self.algorithm == "sliding_window_log";
         let window_ms = match random.u8(0..3) {
             0 if !is_log => WINDOWS_MS[random.usize(0..5)],
             _ => self.window_ms,
         };
-        Self::of(self.algorithm, window_ms, random)
+        let other = Self::of(self.algorithm, window_ms, random);
+        let mut near = |number: u64| [number.div_ceil(2), number, 2 * number][random.usize(0..3)];
+        let (capacity, per_second) = (near(self.capacity), near(self.per_second));
+        match random.u8(0..3) {
+            0 => other,
+            _ => Self { capacity, per_second, ..other },
+        }
     }
 
     fn of(algorithm: &'static str, window_ms: u64, random: &mut fastrand::Rng) -> Self {
