@@ -70,7 +70,7 @@ impl SimulationReport<'_> {
             grouped((of_node(found) / seconds(found)) as u64)
         })?;
         row("admitted above a limit, at worst", &|found| match found.over_admission() {
-            _ if !found.meters.iter().any(|meter| meter.bucket().is_some()) => "-".to_owned(),
+            _ if found.meters.is_empty() => "-".to_owned(),
             ..=0 => "none".to_owned(),
             tokens => counted(tokens as u64, "token", "tokens"),
         })?;

@@ -53,6 +53,16 @@ fn a_rule_file_can_be_simulated() {
 }
 
 #[test]
+fn windows_are_judged_as_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rules.yaml");
+    std::fs::write(&file, "rules:\n  - { id: w, key: api_key, limit: 20/s, algorithm: fixed_window }\n")
+        .unwrap();
+    let output = simulate(&[&SMALL[..], &["--rules", file.to_str().unwrap()]].concat());
+    assert_eq!(row(&output, "admitted above a limit, at worst"), ["none", "none"], "{}", output.stderr);
+}
+
+#[test]
 fn invalid_arguments_are_errors() {
     for (arguments, expected) in [
         (&["--nodes", "0"][..], "0 is not in 1..=1000"),
