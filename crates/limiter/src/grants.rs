@@ -385,10 +385,8 @@ impl Limiter {
             let found = timeout_at(deadline, attempt).await.ok()?;
             if found.is_none() && !drawn.is_empty() {
                 let draws = drawn.iter().map(|pool| pool.draw()).collect();
-                let store = Arc::clone(&sharing.store);
-                // The return goes on after the decision. If it fails, the tokens stay drawn.
-                let returned = tokio::spawn(async move { store.draw(draws, -i64::from(cost)).await });
-                let _ = timeout_at(deadline, returned).await;
+                // If it fails, the tokens stay drawn.
+                let _ = timeout_at(deadline, sharing.store.draw(draws, -i64::from(cost))).await;
             }
             found
         })

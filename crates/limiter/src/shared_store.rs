@@ -92,7 +92,8 @@ pub trait SharedStore: fmt::Debug + Send + Sync {
     /// The longest time that a decision waits for the store.
     fn timeout(&self) -> Duration;
 
-    /// Draws `amount` tokens from the pools of grants, from all or from none; or returns them, if it is negative.
+    /// Draws `amount` tokens from the pools of grants, from all or from none; or returns them, if it is negative. It is done
+    /// also if the answer is not waited for.
     fn draw(&self, pools: Vec<PoolDraw>, amount: i64) -> DrawFuture<'_>;
 
     /// How many tokens were drawn from the pool of the grant `id`.

@@ -132,7 +132,9 @@ impl SharedStore for StoreHandle {
     }
 
     fn draw(&self, pools: Vec<PoolDraw>, amount: i64) -> DrawFuture<'_> {
-        Box::pin(async move { self.0.draw(&pools, amount).await.map_err(|_| StoreUnavailable) })
+        let core = Arc::clone(&self.0);
+        let drawn = tokio::spawn(async move { core.draw(&pools, amount).await });
+        Box::pin(async move { drawn.await.ok().and_then(Result::ok).ok_or(StoreUnavailable) })
     }
 
     fn drawn<'s>(&'s self, id: &'s str) -> BalanceFuture<'s> {
