@@ -55,6 +55,15 @@ impl Clock {
             Self::Manual(clock) => clock.now(),
         }
     }
+
+    /// The wall-clock time, read from the system although this thread has read it within the last millisecond: that time is
+    /// from before a step that another thread has noticed.
+    pub fn reread(&self) -> UnixTime {
+        match self {
+            Self::System(clock) => UnixTime::from_us(clock.read(clock.counter.raw())),
+            Self::Manual(clock) => clock.now(),
+        }
+    }
 }
 
 /// See [`Clock::System`].

@@ -32,11 +32,11 @@ impl LeaseClock {
         }
     }
 
-    /// The time when the clocks of the machine show what `read` returns. Never goes back.
-    pub(crate) fn now(&self, read: impl Fn() -> Readings) -> BootTime {
-        let mut readings = read();
+    /// The time when the clocks of the machine show `readings`. Never goes back. The wall clock may be one that the thread has
+    /// remembered; `reread` reads it anew.
+    pub(crate) fn now(&self, mut readings: Readings, reread: impl FnOnce() -> Readings) -> BootTime {
         if self.has_stepped(readings) {
-            readings = self.count_step(read);
+            readings = self.count_step(reread);
         }
         readings.0 + self.stepped_us.load(Ordering::Relaxed)
     }
@@ -47,11 +47,11 @@ impl LeaseClock {
 
     /// Reads the clocks again, and counts the step if there is one.
     #[cold]
-    fn count_step(&self, read: impl Fn() -> Readings) -> Readings {
+    fn count_step(&self, reread: impl FnOnce() -> Readings) -> Readings {
         let _counting = self.counting.lock();
-        // The thread may have been preempted between the two clocks, or another has counted the step. That it is preempted
-        // twice in a row is unlikely, and costs credit some of its life.
-        let readings = read();
+        // The thread may have been preempted between the two clocks, or another has counted the step, and this one remembers a
+        // time from before it. That it is preempted twice in a row is unlikely, and costs credit some of its life.
+        let readings = reread();
         if self.has_stepped(readings) {
             let (known_us, found_us) = (self.offset_us.load(Ordering::Relaxed), offset_us(readings));
             if found_us > known_us {
@@ -71,7 +71,6 @@ fn offset_us((boot, wall): Readings) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
     use std::sync::Barrier;
     use std::thread;
 
@@ -106,7 +105,8 @@ mod tests {
             let clock = LeaseClock::new((BootTime::from_us(UP_US), noon));
             for (monotonic_ms, wall_ms, shown_ms) in readings {
                 let boot = BootTime::from_us(UP_US + monotonic_ms * 1_000);
-                let shown = clock.now(|| (boot, noon.shifted_by(wall_ms * 1_000)));
+                let readings = (boot, noon.shifted_by(wall_ms * 1_000));
+                let shown = clock.now(readings, || readings);
                 assert_eq!(shown.as_us(), UP_US + shown_ms * 1_000, "{what}, after {monotonic_ms} ms");
             }
         }
@@ -117,9 +117,22 @@ mod tests {
         let (boot, noon) = (BootTime::from_us(UP_US), UnixTime::from_us(NOON_US));
         let clock = LeaseClock::new((boot, noon));
         for _ in 0..100 {
-            let preempted = Cell::new(true);
-            let shown = clock.now(|| (boot, noon + if preempted.take() { 500_000 } else { 0 }));
-            assert_eq!(shown, boot);
+            assert_eq!(clock.now((boot, noon + 500_000), || (boot, noon)), boot);
+        }
+    }
+
+    /// Each thread remembers the wall clock for a millisecond: after a step, some still show the time before it.
+    #[test]
+    fn a_step_is_counted_once_although_threads_remember_the_time_before_it() {
+        let (boot, noon) = (BootTime::from_us(UP_US), UnixTime::from_us(NOON_US));
+        for (step_us, counted_us) in [(60_000_000, 60_000_000), (-60_000_000, 0)] {
+            let clock = LeaseClock::new((boot, noon));
+            let stepped = (boot, noon.shifted_by(step_us));
+            for _ in 0..100 {
+                for readings in [stepped, (boot, noon)] {
+                    assert_eq!(clock.now(readings, || stepped), boot + counted_us);
+                }
+            }
         }
     }
 
@@ -131,7 +144,7 @@ mod tests {
             let together = Barrier::new(4);
             let notice = || {
                 together.wait();
-                clock.now(|| (boot, noon + 60_000_000))
+                clock.now((boot, noon + 60_000_000), || (boot, noon + 60_000_000))
             };
             let shown: Vec<BootTime> = thread::scope(|scope| {
                 let threads = [(); 4].map(|()| scope.spawn(notice));
@@ -145,7 +158,8 @@ mod tests {
     #[test]
     fn a_wall_clock_that_shows_less_than_the_uptime_is_not_ahead() {
         let clock = LeaseClock::new((BootTime::from_us(UP_US), UnixTime::default()));
-        let shown = clock.now(|| (BootTime::from_us(UP_US + 1), UnixTime::from_us(1)));
+        let readings = (BootTime::from_us(UP_US + 1), UnixTime::from_us(1));
+        let shown = clock.now(readings, || readings);
         assert_eq!(shown.as_us(), UP_US + 1);
     }
 }

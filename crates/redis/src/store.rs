@@ -299,7 +299,8 @@ pub struct ShardState {
 impl StoreCore {
     /// The time that leases count in.
     pub(crate) fn lease_time(&self) -> BootTime {
-        self.lease_clock.now(|| (self.clock.boot(), self.clock.now()))
+        let reread = || (self.clock.boot(), self.clock.reread());
+        self.lease_clock.now((self.clock.boot(), self.clock.now()), reread)
     }
 
     /// The addresses of states; none until the fleet's secret is known.
