@@ -90,7 +90,7 @@ impl ShardQueues {
 
 impl Drop for ShardQueues {
     fn drop(&mut self) {
-        self.by_shard.get_mut().values().for_each(|queue| queue.close());
+        self.by_shard.get_mut().values().for_each(|queue| drop(queue.close()));
     }
 }
 
@@ -112,17 +112,30 @@ impl StoreCore {
         if let Some(queue) = self.queues.by_shard.read().get(&shard.number()) {
             return queue.push(queued);
         }
-        self.open_queue(&shard).push(queued);
+        self.open_queue(&shard, queued);
     }
 
-    fn open_queue(self: &Arc<Self>, shard: &Arc<RedisShard>) -> Arc<ShardQueue> {
+    fn open_queue(self: &Arc<Self>, shard: &Arc<RedisShard>, first: QueuedCall) {
         let mut queues = self.queues.by_shard.write();
         let queue = queues.entry(shard.number()).or_insert_with(|| {
             let queue = Arc::new(ShardQueue::new());
             self.runtime.spawn(keep_draining(Arc::downgrade(self), Arc::clone(shard), Arc::clone(&queue)));
             queue
         });
-        Arc::clone(queue)
+        queue.push(first);
+    }
+
+    /// Closes the queues of shards that are gone. Calls that are still queued fail.
+    pub(super) fn close_queues(self: &Arc<Self>) {
+        let mut queues = self.queues.by_shard.write();
+        let shards = self.servers.shards();
+        let is_gone = |number: u32| shards.iter().all(|shard| shard.number() != number);
+        let gone: Vec<_> = queues.extract_if(|number, _| is_gone(*number)).collect();
+        // Calls are queued while the map is locked: none is added to a queue that is closed here.
+        drop(queues);
+        for (_, queue) in gone {
+            Batch::new(self, queue.close()).give_up(Executed::No);
+        }
     }
 
     /// Sends a batch. None if all of its calls have timed out.

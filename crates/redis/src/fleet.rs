@@ -194,6 +194,7 @@ impl StoreCore {
         let shards = self.servers.shards();
         let is_shard = |number: &u32| shards.iter().any(|shard| shard.number() == *number);
         self.fleet.shards.lock().retain(|number, _| is_shard(number));
+        self.close_queues();
         let number = self.fleet.heartbeats.fetch_add(1, Ordering::Relaxed);
         let is_secret_known = self.addresses().is_some();
         if !is_secret_known

@@ -402,6 +402,12 @@ impl RedisShard {
         self.degrade(turn);
     }
 
+    /// A shard that is on no server, and not in the slot map.
+    #[cfg(test)]
+    pub(super) fn not_in_the_map(&self, number: u32) -> Arc<Self> {
+        Self::new(number, Arc::clone(&self.common), None)
+    }
+
     /// No keys are left for it: everything stops.
     pub(super) fn retire(&self) {
         self.is_retired.store(true, Ordering::Release);

@@ -26,16 +26,26 @@ pub(super) struct ShardQueue {
 
 #[derive(Debug, Default)]
 struct QueuedCalls {
+    /// By deadline. Nearly all come in that order: a request that has waited behind another call of its client times out earlier than
+    /// those queued last.
     calls: VecDeque<QueuedCall>,
-    /// The deadline that the drain task waits for. Calls with an earlier one may come: that of a request that has waited behind another
-    /// call of its client.
-    awaited: Option<Instant>,
     is_closed: bool,
 }
 
 impl QueuedCalls {
+    /// Returns the place in the queue.
+    fn insert(&mut self, queued: QueuedCall) -> usize {
+        let is_last = self.calls.back().is_none_or(|last| last.deadline <= queued.deadline);
+        let place = match is_last {
+            true => self.calls.len(),
+            false => self.calls.partition_point(|other| other.deadline <= queued.deadline),
+        };
+        self.calls.insert(place, queued);
+        place
+    }
+
     fn earliest_deadline(&self) -> Option<Instant> {
-        self.calls.iter().map(|queued| queued.deadline).min()
+        self.calls.front().map(|queued| queued.deadline)
     }
 }
 
@@ -68,14 +78,10 @@ impl ShardQueue {
         Self { queue: Mutex::default(), arrived: Notify::new(), permits }
     }
 
-    /// Puts a call at the end of the queue.
+    /// Queues a call by its deadline.
     pub(super) fn push(&self, queued: QueuedCall) {
-        let mut queue = self.queue.lock();
-        let is_earlier = queue.awaited.is_some_and(|awaited| queued.deadline < awaited);
-        queue.calls.push_back(queued);
-        let is_first = queue.calls.len() == 1;
-        drop(queue);
-        if is_first || is_earlier {
+        let place = self.queue.lock().insert(queued);
+        if place == 0 {
             self.arrived.notify_one();
         }
     }
@@ -90,9 +96,8 @@ impl ShardQueue {
     /// The calls that have timed out.
     pub(super) fn pop_late(&self) -> Vec<QueuedCall> {
         let (calls, now) = (&mut self.queue.lock().calls, Instant::now());
-        let (late, timely) = calls.drain(..).partition(|queued| queued.deadline <= now);
-        *calls = timely;
-        Vec::from(late)
+        let count = calls.partition_point(|queued| queued.deadline <= now);
+        calls.drain(..count).collect()
     }
 
     pub(super) fn waiting(&self) -> usize {
@@ -125,9 +130,8 @@ impl ShardQueue {
         let mut permit = pin!(Arc::clone(&self.permits).acquire_owned());
         loop {
             let deadline = {
-                let queue = &mut *self.queue.lock();
-                queue.awaited = queue.earliest_deadline().filter(|_| !queue.is_closed);
-                queue.awaited?
+                let queue = self.queue.lock();
+                queue.earliest_deadline().filter(|_| !queue.is_closed)?
             };
             tokio::select! {
                 biased;
@@ -138,10 +142,12 @@ impl ShardQueue {
         }
     }
 
-    /// Ends the task that drains the queue.
-    pub(super) fn close(&self) {
-        self.queue.lock().is_closed = true;
+    /// Ends the task that drains the queue. Returns the calls that are left.
+    pub(super) fn close(&self) -> Vec<QueuedCall> {
+        let mut queue = self.queue.lock();
+        queue.is_closed = true;
         self.arrived.notify_one();
+        std::mem::take(&mut queue.calls).into()
     }
 }
 

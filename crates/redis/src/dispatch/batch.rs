@@ -388,6 +388,24 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_queue_of_a_shard_that_is_gone_is_closed_and_its_calls_fail() {
+        let store = store().await;
+        let core = store.core();
+        let gone = core.servers.shard_of(b"").not_in_the_map(99);
+        // The drain task does not run before this one waits.
+        for client in 1..=3 {
+            let (queued, mut receiver) = ask(core, client);
+            core.queues.add_pending();
+            core.open_queue(&gone, queued.expect("a call"));
+            assert!(receiver.try_recv().is_err(), "it waits");
+            core.close_queues();
+            assert!(matches!(receiver.try_recv(), Ok(Verdict::Failed)));
+        }
+        assert!(core.queues.by_shard.read().is_empty());
+        assert_eq!(core.queues.pending.load(Ordering::Acquire), 0);
+    }
+
+    #[tokio::test]
     async fn overdue_call_does_not_affect_later_calls() {
         let store = store().await;
         let core = store.core();
