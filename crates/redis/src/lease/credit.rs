@@ -32,6 +32,15 @@ struct CreditLot {
     deadline: BootTime,
 }
 
+/// What the store has forgotten when a lot expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreForgets {
+    /// That tokens were lent: those that are spent need no report any more.
+    Spent,
+    /// The same, and those that are returned come too late as well.
+    Returned,
+}
+
 /// How many tokens of which epochs a request has reserved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reservation([(u32, u32); 2]);
@@ -210,12 +219,15 @@ impl Credit {
     }
 
     /// Restores a report that the store has not seen. Spent tokens are reported until their lot expires: after that the
-    /// store has forgotten them, and a lease that waited to report them would never end.
-    pub(super) fn restore_report(&mut self, report: LeaseReport) {
+    /// store has forgotten them, and a lease that waited to report them would never end. The same is true of tokens that are
+    /// returned to a bucket, while a window or a log counts them until they are returned.
+    pub(super) fn restore_report(&mut self, report: LeaseReport, forgets: StoreForgets) {
         let known =
             self.lots.iter_mut().find(|lot| lot.epoch == report.epoch && lot.deadline > BootTime::default());
-        if let Some(lot) = known {
-            lot.spent = lot.spent.saturating_add(report.spent);
+        match known {
+            Some(lot) => lot.spent = lot.spent.saturating_add(report.spent),
+            None if forgets == StoreForgets::Returned => return,
+            None => {}
         }
         self.add(LeaseReport { spent: 0, ..report });
     }
@@ -224,11 +236,11 @@ impl Credit {
     pub(super) fn reports(&mut self, now: BootTime) -> SmallVec<[LeaseReport; 2]> {
         for index in 0..self.lots.len() {
             let lot = &mut self.lots[index];
-            let spent = std::mem::take(&mut lot.spent);
             if lot.deadline <= now {
-                lot.left = 0;
+                *lot = CreditLot::default();
                 continue;
             }
+            let spent = std::mem::take(&mut lot.spent);
             let report = LeaseReport { epoch: lot.epoch, spent, ..LeaseReport::default() };
             self.add(report);
         }
@@ -320,15 +332,31 @@ mod tests {
         credit.spend(2, at(0));
         let unseen = credit.reports(at(0));
         assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
-        unseen.into_iter().for_each(|report| credit.restore_report(report));
+        unseen.into_iter().for_each(|report| credit.restore_report(report, StoreForgets::Spent));
         assert_eq!(credit.unreported(at(0)), 2);
         let unseen = credit.reports(at(0));
         assert_eq!(unseen.as_slice(), [LeaseReport { epoch: 7, spent: 2, returned: 0 }]);
-        unseen.into_iter().for_each(|report| credit.restore_report(report));
+        unseen.into_iter().for_each(|report| credit.restore_report(report, StoreForgets::Spent));
         assert_eq!(credit.unreported(at(LATER)), 0, "the store has forgotten it");
         assert!(credit.reports(at(LATER)).is_empty());
-        credit.restore_report(LeaseReport { epoch: 3, spent: 5, returned: 1 });
+        credit.restore_report(LeaseReport { epoch: 3, spent: 5, returned: 1 }, StoreForgets::Spent);
         assert_eq!(credit.reports(at(0)).as_slice(), [LeaseReport { epoch: 3, spent: 0, returned: 1 }]);
+    }
+
+    #[test]
+    fn tokens_are_returned_to_a_bucket_only_until_their_lot_expires() {
+        for (forgets, is_kept) in [(StoreForgets::Returned, false), (StoreForgets::Spent, true)] {
+            let mut credit = Credit::default();
+            credit.grant(7, 3, at(LATER));
+            credit.give_back(BootTime::MAX);
+            let returned = [LeaseReport { epoch: 7, spent: 0, returned: 3 }];
+            for now in [0, LATER - 1, LATER] {
+                let unseen = credit.reports(at(now));
+                assert_eq!(unseen.as_slice(), returned, "at {now}");
+                unseen.into_iter().for_each(|report| credit.restore_report(report, forgets));
+            }
+            assert_eq!(credit.has_returns(), is_kept, "{forgets:?}");
+        }
     }
 
     #[test]

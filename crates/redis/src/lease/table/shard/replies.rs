@@ -1,7 +1,7 @@
 //! Replies of the store: credit and states are kept, and the waiters receive their verdicts.
 
 use super::{LeaseShard, ledger_of, mark_busy};
-use crate::lease::credit::Reservation;
+use crate::lease::credit::{Reservation, StoreForgets};
 use crate::lease::last_reply::LastReply;
 use crate::lease::table::lease::{Lease, LocalStep, have_same_epochs};
 use crate::lease::table::pending_group::{QueuedRequest, TakeMode};
@@ -101,7 +101,11 @@ impl<W> LeaseShard<W> {
         for (item, ask) in call.charges.iter().zip(&call.ask.charges) {
             if let Some(lease) = self.leases.get_mut(&item.key) {
                 lease.end_prefetch(call.sent, ask);
-                ask.reports.iter().for_each(|report| lease.credit.restore_report(*report));
+                let forgets = match item.meter.bucket() {
+                    Some(_) => StoreForgets::Returned,
+                    None => StoreForgets::Spent,
+                };
+                ask.reports.iter().for_each(|report| lease.credit.restore_report(*report, forgets));
                 mark_busy(&mut self.busy, item.key, lease);
             }
         }
