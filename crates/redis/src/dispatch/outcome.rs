@@ -12,7 +12,7 @@ use redis::Value;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::script::{ReplyError, ScriptReply};
+use tollgate_core::script::{ReplyError, ScriptCall, ScriptReply};
 
 /// A call follows a slot that moves until it times out, but not for ever between two servers that disagree.
 const MOST_HOPS: u32 = 10;
@@ -40,6 +40,13 @@ fn executed(failure: &Failure) -> Executed {
         Failure::Lost | Failure::InvalidAnswer(_) | Failure::Other(_) => Executed::Maybe,
         _ => Executed::No,
     }
+}
+
+/// Whether a script that did not find a key may have changed another one before: it applies reports on one log after the other. All
+/// else it writes after it has read all keys.
+fn is_partly_executed(ask: &ScriptCall) -> bool {
+    let logs = || ask.charges.iter().filter(|charge| charge.meter.is_log());
+    logs().count() > 1 && logs().any(|charge| !charge.reports.is_empty())
 }
 
 impl StoreCore {
@@ -94,7 +101,9 @@ impl StoreCore {
     fn fail_refused(self: &Arc<Self>, shard: &Arc<RedisShard>, queued: QueuedCall, why: &ReplyError) {
         if matches!(why, ReplyError::Refused(text) if is_key_moved(text)) {
             self.servers.refresh();
-            return self.redirect(shard, queued, ClientsInCall::One, &Failure::TryAgain);
+            if !is_partly_executed(&queued.call.ask) {
+                return self.redirect(shard, queued, ClientsInCall::One, &Failure::TryAgain);
+            }
         }
         let failure = match why {
             ReplyError::Refused(text) => Failure::of_text(text),
@@ -181,6 +190,43 @@ impl StoreCore {
         match timeout_at(deadline, answer).await {
             Ok(result) => self.finish(shard, batch, result),
             Err(_) => batch.give_up(Executed::Maybe),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::lending::{LeaseReport, Prefetch};
+    use tollgate_core::limit::{Limit, LimitSize};
+    use tollgate_core::script::ChargeCall;
+    use tollgate_core::state_address::StateField;
+
+    #[test]
+    fn only_reports_on_one_of_several_logs_may_be_applied_before_a_key_is_missed() {
+        use Algorithm::{FixedWindow, SlidingWindowLog};
+        let charge = |algorithm, reports| {
+            let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
+            ChargeCall {
+                meter: *Limit::new("a", algorithm, size).unwrap().meter(),
+                field: StateField::new(1, None),
+                enforced: true,
+                as_lent: false,
+                prefetch: Prefetch::NONE,
+                reports: std::iter::repeat_n(LeaseReport::default(), reports).collect(),
+            }
+        };
+        for (charges, is_partly) in [
+            (&[(SlidingWindowLog, 0), (SlidingWindowLog, 1)][..], true),
+            (&[(SlidingWindowLog, 0), (SlidingWindowLog, 0)], false),
+            (&[(SlidingWindowLog, 1)], false),
+            (&[(SlidingWindowLog, 1), (FixedWindow, 1)], false),
+            (&[(FixedWindow, 1), (SlidingWindowLog, 0), (SlidingWindowLog, 0)], false),
+        ] {
+            let charges = charges.iter().map(|(algorithm, reports)| charge(*algorithm, *reports));
+            let ask = ScriptCall { runs: Default::default(), charges: charges.collect() };
+            assert_eq!(is_partly_executed(&ask), is_partly, "{ask:?}");
         }
     }
 }
