@@ -2,7 +2,7 @@
 //! `http`, `auth`, `redis`, `resp`, `rls`, `gateway`, `layer`, `telemetry` or `scrape` after `--` runs one.
 //!
 //! Machines differ and stall, so no time is judged by itself: the results are ratios to a peer that is measured in
-//! turns with Tollgate, as medians over rounds.
+//! turns with Tollgate, as medians over rounds. The exit code is 1 if a bar was missed.
 #![expect(clippy::disallowed_methods, reason = "this program measures time")]
 
 mod admin;
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     match BENCHES.iter().find(|(name, _)| *name == wanted) {
         Some((_, bench)) => {
             bench();
-            ExitCode::SUCCESS
+            ExitCode::from(u8::from(!measurement::all_met()))
         }
         None => {
             let names: Vec<&str> = BENCHES.iter().map(|(name, _)| *name).collect();
@@ -61,12 +61,20 @@ fn main() -> ExitCode {
 /// Runs each bench in its own process, so that none starts with the memory of another.
 fn run_each() -> ExitCode {
     let run = |name: &str| Command::new(std::env::current_exe()?).arg(name).status();
+    let mut failed = Vec::new();
     for (name, _) in BENCHES {
         match run(name) {
             Ok(status) if status.success() => {}
-            Ok(status) => eprintln!("{name} failed: {status}"),
-            Err(error) => eprintln!("{name} cannot be run: {error}"),
+            Ok(_) => failed.push(name),
+            Err(error) => {
+                eprintln!("{name} cannot be run: {error}");
+                failed.push(name);
+            }
         }
     }
-    ExitCode::SUCCESS
+    if failed.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("a bar was missed, or the run failed: {}", failed.join(", "));
+    ExitCode::FAILURE
 }

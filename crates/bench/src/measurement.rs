@@ -1,6 +1,10 @@
 //! Measuring, and reporting a value beside its bar.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+
+/// How many bars this process has missed.
+static MISSED: AtomicUsize = AtomicUsize::new(0);
 
 /// How many keys are copied to a warm buffer at a time.
 const BATCH: usize = 256;
@@ -49,5 +53,11 @@ pub fn report_at_least(what: &str, value: f64, bar: f64) {
 
 fn print_result(what: &str, value: f64, sign: char, bar: f64, is_met: bool) {
     let result = if is_met { "met" } else { "MISSED" };
+    MISSED.fetch_add(usize::from(!is_met), Ordering::Relaxed);
     println!("  {what:<58} {value:>8.2}   bar {sign} {bar:<6} {result}");
+}
+
+/// Whether all bars so far were met.
+pub fn all_met() -> bool {
+    MISSED.load(Ordering::Relaxed) == 0
 }

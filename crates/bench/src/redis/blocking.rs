@@ -28,13 +28,17 @@ rules:
   - { id: minute, endpoint: /four, key: api_key, limit: 1000000/min }
   - { id: hour, endpoint: /four, key: api_key, limit: 1000000/h }
   - { id: day, endpoint: /four, key: api_key, limit: 1000000/day }
+  - { id: leased, endpoint: /leased, key: api_key, limit: 1000000/min, consistency: leased }
+  - { id: leased-hour, endpoint: /leased, key: api_key, limit: 1000000/h, consistency: leased }
 ";
 /// The endpoints of the checks, and the number of clients.
-const CASES: [(&str, &[&str], usize); 4] = [
+const CASES: [(&str, &[&str], usize); 5] = [
     ("one bucket", &["/plain"], CLIENTS),
     ("four buckets", &["/four"], CLIENTS),
     ("a log", &["/log"], 2_000),
     ("all of them", &["/plain", "/four", "/log", "/plain"], 2_000),
+    // Calls that take tokens ahead, and reports.
+    ("two leased", &["/leased"], 10 * CLIENTS),
 ];
 
 pub fn run() {
