@@ -31,7 +31,7 @@ pub use prometheus_server::{PrometheusSample, PrometheusServer};
 pub use redis_cluster::RedisCluster;
 pub use redis_server::{RedisServer, is_redis_6};
 pub use response_reader::{limit_headers, read_head, read_line};
-pub use sentinel_group::SentinelGroup;
+pub use sentinel_group::{SentinelGroup, primary_state};
 pub use stall_monitor::StallMonitor;
 pub use test_upstream::{ReceivedRequest, TestUpstream};
 pub use wait::{PATIENCE, eventually, wait_until};

@@ -2,15 +2,19 @@
 //!
 //! All are asked at once, and the reply with the highest epoch is used: a frozen Sentinel causes no delay, and one that was
 //! cut off has a lower epoch. Each is also subscribed to, so that a failover is known at once.
+//!
+//! SENTINEL MASTER tells the epoch, and SENTINEL GET-MASTER-ADDR-BY-NAME the address: until the other replicas follow, the
+//! Sentinel that leads a failover has the address of the old primary in the former, with the epoch of the new one.
 
 use super::super::connection::{DialError, Dialer, Failure, OpenError, RedisConnection, told_of_pushes};
 use super::super::errors::is_primary_unknown;
 use super::super::shard::ShardContext;
 use super::super::url::ServerAddress;
 use parking_lot::Mutex;
-use redis::cmd;
+use redis::{Value, cmd};
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -27,6 +31,8 @@ const SWITCH: &str = "+switch-master";
 pub(super) struct SentinelDiscovery {
     name: String,
     clients: Vec<Arc<SentinelClient>>,
+    /// The epoch of the primary that was found last.
+    epoch: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -53,10 +59,11 @@ impl SentinelDiscovery {
             let (address, dialer) = (address.clone(), Arc::clone(&dialer));
             Arc::new(SentinelClient { address, dialer, connection: Mutex::default() })
         };
-        Self { name: name.to_owned(), clients: addresses.iter().map(client).collect() }
+        let clients = addresses.iter().map(client).collect();
+        Self { name: name.to_owned(), clients, epoch: AtomicU64::new(0) }
     }
 
-    /// Where the primary is; nothing if no Sentinel replies.
+    /// Where the primary is; nothing if no Sentinel replies, or only some that have missed the last failover.
     pub(super) async fn primary(
         &self,
         common: &Arc<ShardContext>,
@@ -66,13 +73,14 @@ impl SentinelDiscovery {
             let (client, common, name) = (Arc::clone(client), Arc::clone(common), self.name.clone());
             asked.spawn(async move { client.ask(&name, &common).await });
         }
-        let (mut best, mut refusal) = (None, None);
+        let (mut best, mut refusal, mut replies) = (None, None, 0);
         loop {
             // After the first reply, the others are waited for only briefly.
             let patience = if best.is_some() { common.timeout } else { ANSWER_WITHIN * 2 };
             let Ok(Some(reply)) = timeout(patience, asked.join_next()).await else { break };
             match reply {
                 Ok(Ok(SentinelReply::Primary { epoch, address })) => {
+                    replies += 1;
                     if best.as_ref().is_none_or(|(known, _)| *known < epoch) {
                         best = Some((epoch, address));
                     }
@@ -86,7 +94,16 @@ impl SentinelDiscovery {
             }
         }
         match (best, refusal) {
-            (Some((_, address)), _) => Ok(Some(address)),
+            // Sentinels that were set up anew count from 0 again: the majority of them is believed.
+            (Some((epoch, _)), _)
+                if epoch < self.epoch.load(Ordering::Relaxed) && 2 * replies <= self.clients.len() =>
+            {
+                Ok(None)
+            }
+            (Some((epoch, address)), _) => {
+                self.epoch.store(epoch, Ordering::Relaxed);
+                Ok(Some(address))
+            }
             (None, Some(error)) => Err(error),
             (None, None) => Ok(None),
         }
@@ -106,10 +123,16 @@ impl SentinelDiscovery {
 impl SentinelClient {
     async fn ask(&self, name: &str, common: &Arc<ShardContext>) -> Result<SentinelReply, DialError> {
         let connection = self.connection(common).await?;
-        let answer = timeout(ANSWER_WITHIN, connection.send(cmd("SENTINEL").arg("MASTER").arg(name))).await;
-        let failure = match answer {
-            Ok(Ok(state)) => {
-                return reply(redis::from_redis_value(state).unwrap_or_default())
+        let question = |what: &str| cmd("SENTINEL").arg(what).arg(name).take();
+        let (state, address) = (question("MASTER"), question("GET-MASTER-ADDR-BY-NAME"));
+        let asked = async {
+            // The epoch first: a failover between the two must not lend its epoch to the address before it.
+            let state = connection.send(&state).await?;
+            Ok((state, connection.send(&address).await?))
+        };
+        let failure = match timeout(ANSWER_WITHIN, asked).await {
+            Ok(Ok((state, address))) => {
+                return reply(state, address)
                     .ok_or_else(|| DialError::NotReady("its reply is malformed".to_owned()));
             }
             Ok(Err(Failure::Other(detail))) if is_primary_unknown(&detail) => {
@@ -147,9 +170,11 @@ impl SentinelClient {
     }
 }
 
-/// Reads the reply to SENTINEL MASTER.
-fn reply(state: HashMap<String, String>) -> Option<SentinelReply> {
-    let port = state.get("port")?.parse().ok().filter(|port| *port > 0)?;
+/// Reads the replies to SENTINEL MASTER and SENTINEL GET-MASTER-ADDR-BY-NAME.
+fn reply(state: Value, address: Value) -> Option<SentinelReply> {
+    let state: HashMap<String, String> = redis::from_redis_value(state).ok()?;
+    let (host, port): (String, String) = redis::from_redis_value(address).ok()?;
+    let port = port.parse().ok().filter(|port| *port > 0)?;
     let epoch = state.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-    Some(SentinelReply::Primary { epoch, address: ServerAddress::Tcp(state.get("ip")?.clone(), port) })
+    Some(SentinelReply::Primary { epoch, address: ServerAddress::Tcp(host, port) })
 }

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_testbed::{NetworkMode, NetworkProxy, RedisCluster, RedisServer, SentinelGroup, eventually};
+use tollgate_testbed::{
+    NetworkMode, NetworkProxy, RedisCluster, RedisServer, SentinelGroup, eventually, primary_state,
+};
 
 /// What a busy machine may add to any time.
 const SLACK: Duration = Duration::from_millis(150);
@@ -206,6 +208,33 @@ async fn sentinels_name_the_new_primary() {
     assert!(error.contains("no primary by the name `other`"), "{error}");
     let error = refusal(&format!("redis://{}", setting.sentinels[1].address())).await;
     assert!(error.contains("write redis-sentinel://"), "{error}");
+}
+
+/// Until the other replicas follow, the Sentinel that leads the failover has the new epoch and, in one of its replies, the old
+/// address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_that_takes_its_time_is_followed_once() {
+    let setting = SentinelGroup::start(2);
+    let servers = open(&setting.url()).await;
+    let shard = only(&servers);
+    let address = || shard.address().unwrap().to_string();
+    assert_eq!(address(), setting.servers[0].address());
+    tokio::task::block_in_place(|| setting.begin_slow_failover());
+    let promoted = setting.servers[1].address();
+    eventually("the new primary serves", async || address() == promoted && writes(&servers, "a").await).await;
+    // The one that leads it is the only one to reply from now on.
+    setting.sentinels[1..].iter().for_each(RedisServer::freeze);
+    let ports = [0, 1].map(|number: usize| setting.servers[number].port().to_string());
+    let mut unfinished = 0;
+    eventually("the failover is over", async || {
+        let state = tokio::task::block_in_place(|| primary_state(&setting.sentinels[0]));
+        assert_eq!(address(), promoted, "{state:?}");
+        unfinished += u32::from(state["port"] == ports[0]);
+        state["port"] == ports[1] && state["flags"] == "master"
+    })
+    .await;
+    assert!(unfinished > 10, "the failover was over at once");
+    setting.sentinels[1..].iter().for_each(RedisServer::thaw);
 }
 
 /// A key of each shard, in the order of the slots.
