@@ -18,6 +18,16 @@ pub(super) struct LastReply {
     /// When the call was sent, by this node's clock. At least as early as the reply, so the store's time is
     /// never assumed to be earlier than it is, and no request is refused for longer than the store would.
     sent: BootTime,
+    /// How long the reply took. A retry time that is promised is later by that much: the store's time may be earlier than is
+    /// assumed, and a call at the promised time finds what it needs also if it is on its way for less.
+    took_us: u64,
+}
+
+/// When a call was sent, and its reply received.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallTimes {
+    pub(super) sent: BootTime,
+    pub(super) received: BootTime,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,12 +50,16 @@ pub(super) enum RecalledVerdict {
 }
 
 impl LastReply {
-    pub(super) fn of_account(account: StoredState, store_time: StoreTime, sent: BootTime) -> Self {
-        Self { said: ReplyContent::Account(account), store_time, sent }
+    pub(super) fn of_account(account: StoredState, store_time: StoreTime, call: CallTimes) -> Self {
+        Self::new(ReplyContent::Account(account), store_time, call)
     }
 
-    pub(super) fn of_log(cost: u32, standing: RequestStatus, store_time: StoreTime, sent: BootTime) -> Self {
-        Self { said: ReplyContent::LogRefused { cost, standing }, store_time, sent }
+    pub(super) fn of_log(cost: u32, standing: RequestStatus, store_time: StoreTime, call: CallTimes) -> Self {
+        Self::new(ReplyContent::LogRefused { cost, standing }, store_time, call)
+    }
+
+    fn new(said: ReplyContent, store_time: StoreTime, CallTimes { sent, received }: CallTimes) -> Self {
+        Self { said, store_time, sent, took_us: received.since(sent) }
     }
 
     /// The time at the store, as far as is known at `now`.
@@ -99,6 +113,17 @@ impl LastReply {
 
     /// The same for a store that cannot be asked: a refusal holds until its own retry time.
     pub(super) fn recall_at_any_age(&self, meter: &Meter, cost: u32, now: BootTime) -> RecalledVerdict {
+        match self.recall_at_latest(meter, cost, now) {
+            RecalledVerdict::Refused(step) => {
+                let retry_after_us = step.retry_after_us.saturating_add(self.took_us);
+                RecalledVerdict::Refused(LimitStep { retry_after_us, ..step })
+            }
+            other => other,
+        }
+    }
+
+    /// The same, by the latest time that it may be at the store.
+    fn recall_at_latest(&self, meter: &Meter, cost: u32, now: BootTime) -> RecalledVerdict {
         let elapsed_us = now.since(self.sent);
         match &self.said {
             ReplyContent::Account(account) => {
@@ -152,6 +177,7 @@ fn moved(account: &StoredState, meter: &Meter, store_time: StoreTime) -> StoredS
 mod tests {
     use super::*;
     use tollgate_core::algorithm::Algorithm;
+    use tollgate_core::lending::LentTokens;
     use tollgate_core::limit::{Limit, LimitSize};
     use tollgate_core::rate::{Rate, SECOND_US};
 
@@ -165,9 +191,39 @@ mod tests {
         BootTime::from_us(us)
     }
 
+    fn at_once(us: u64) -> CallTimes {
+        CallTimes { sent: boot(us), received: boot(us) }
+    }
+
+    /// A bucket of 10 and 1 token in 100 ms is empty at the store 20 ms after the call was sent. The reply takes 30 ms.
+    #[test]
+    fn a_request_at_the_promised_time_finds_its_token_however_long_its_way_is() {
+        const FORTH_US: u64 = 20_000;
+        const BACK_US: u64 = 30_000;
+        let size = LimitSize { capacity: Some(10), rate: Rate::per(10, SECOND_US), window_us: None };
+        for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+            let limit = Limit::new("a", algorithm, size).unwrap();
+            let mut account = StoredState::default();
+            account.take_as_lent(limit.meter(), store(STORE_US), 10);
+            account.lent = LentTokens::default();
+            let call = CallTimes { sent: boot(0), received: boot(FORTH_US + BACK_US) };
+            let reply = LastReply::of_account(account, store(STORE_US), call);
+            for asked_us in [FORTH_US + BACK_US, 80_000, 99_999] {
+                let RecalledVerdict::Refused(step) = reply.recall(limit.meter(), 1, boot(asked_us)) else {
+                    panic!("{algorithm:?} at {asked_us}")
+                };
+                let promised_us = asked_us + step.retry_after_us;
+                // The token is there 100 ms after the call was charged; a call that is on its way for no time finds it.
+                assert_eq!(promised_us, FORTH_US + BACK_US + 100_000, "{algorithm:?} at {asked_us}");
+                let store_time = store(STORE_US + promised_us - FORTH_US);
+                assert!(account.step(limit.meter(), store_time, 1).admitted, "{algorithm:?} at {asked_us}");
+            }
+        }
+    }
+
     #[test]
     fn a_reply_from_the_future_is_replaced_once_it_is_not_used() {
-        let reply = LastReply::of_account(StoredState::default(), store(STORE_US), boot(1_000));
+        let reply = LastReply::of_account(StoredState::default(), store(STORE_US), at_once(1_000));
         let table = [
             (STORE_US, 1_000, true),
             (STORE_US + 1, 1_000, true),
@@ -191,7 +247,7 @@ mod tests {
         let mut account = StoredState::default();
         account.apply_reports(limit.meter(), store(STORE_US), &[]);
         account.take_as_lent(limit.meter(), store(STORE_US), 10);
-        let reply = LastReply::of_account(account, store(STORE_US), boot(0));
+        let reply = LastReply::of_account(account, store(STORE_US), at_once(0));
         let recalled = |us| match reply.recall(limit.meter(), 1, boot(us)) {
             RecalledVerdict::Refused(step) => Some(step.retry_after_us),
             RecalledVerdict::WasRefused(_) => Some(0),
@@ -206,7 +262,7 @@ mod tests {
     #[test]
     fn no_time_overflows() {
         let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(60_000_000) };
-        let reply = LastReply::of_account(StoredState::default(), store(STORE_US), boot(0));
+        let reply = LastReply::of_account(StoredState::default(), store(STORE_US), at_once(0));
         for algorithm in Algorithm::ALL.into_iter().filter(|algorithm| algorithm.is_leased()) {
             let limit = Limit::new("a", algorithm, size).unwrap();
             assert_eq!(reply.store_time(BootTime::MAX), StoreTime::MAX);

@@ -2,7 +2,7 @@
 
 use super::{LeaseShard, ledger_of, mark_busy};
 use crate::lease::credit::{Reservation, StoreForgets};
-use crate::lease::last_reply::LastReply;
+use crate::lease::last_reply::{CallTimes, LastReply};
 use crate::lease::table::lease::{Lease, LocalStep, have_same_epochs};
 use crate::lease::table::pending_group::{QueuedRequest, TakeMode};
 use crate::lease::table::{CallWaiter, LeaseSettings, StoreCall, Verdict, Waiter};
@@ -52,6 +52,7 @@ impl<W> LeaseShard<W> {
         nodes: u32,
         now: BootTime,
     ) {
+        let times = CallTimes { sent: call.sent, received: now };
         for ((item, ask), charge) in call.charges.iter().zip(&call.ask.charges).zip(&answer.charges) {
             let Some(lease) = self.leases.get_mut(&item.key) else { continue };
             // It has none if it was evicted meanwhile, and made again.
@@ -76,15 +77,14 @@ impl<W> LeaseShard<W> {
                 continue;
             }
             lease.last_reply = match &charge.state {
-                ReplyState::Stored(account) => Some(LastReply::of_account(*account, answer.now, call.sent)),
+                ReplyState::Stored(account) => Some(LastReply::of_account(*account, answer.now, times)),
                 ReplyState::Log(standings) => {
                     let refused = call.ask.runs.iter().zip(standings).zip(&answer.admitted);
                     let refused = refused.filter(|((run, _), passing)| **passing < run.repeats);
                     let refused = refused.filter(|((_, standing), _)| standing.retry_after_us > 0);
                     let least = refused.min_by_key(|((run, _), _)| run.cost);
-                    least.map(|((run, standing), _)| {
-                        LastReply::of_log(run.cost, *standing, answer.now, call.sent)
-                    })
+                    least
+                        .map(|((run, standing), _)| LastReply::of_log(run.cost, *standing, answer.now, times))
                 }
             };
             if charge.lent > 0 && lease.is_due(nodes, now) {
