@@ -2,6 +2,9 @@
 -- is its instant, the sum of all costs before it, and its own cost: the costs within the window follow from its two
 -- ends, however many entries are between them.
 local ENTRY = ">I7I7I4"
+local ENTRY_BYTES = 18
+-- No instant and no sum is larger: doubles count exactly up to here.
+local LARGEST = 2 ^ 53
 
 -- The index, the instant and the sum before of the first entry from `index` on that `matches`. It is nearly always among
 -- the first few, which are read together. Otherwise it is found by bisection, because instants and sums only grow: a log
@@ -27,6 +30,15 @@ local function first_entry(c, index, matches)
   return high, found_instant, found_before
 end
 
+-- The parts of the newest entry. What another program has written is found before anything is written here.
+local function read_newest(entry)
+  if #entry == ENTRY_BYTES then
+    local instant, before, cost = decode(ENTRY, entry)
+    if instant <= LARGEST and before <= LARGEST then return instant, before, cost end
+  end
+  error("a log is damaged", 0)
+end
+
 local function move_to_present(c)
   local entries = redis_call("LRANGE", c.list, 0, -1)
   redis_call("DEL", c.list)
@@ -44,14 +56,15 @@ open[SLIDING_WINDOW_LOG] = function(c)
   c.sum, c.base, c.first, c.newest = 0, 0, 0, nil
   local last = redis_call("LINDEX", c.list, -1)
   if last then
-    local newest, before, cost = decode(ENTRY, last)
+    local newest, before, cost = read_newest(last)
     if newest > now_us + c.span_us then
       move_to_present(c)
       newest = now_us
     end
     c.sum = before + cost
-    local first, _, base = first_entry(c, 0, function(instant) return instant + c.span_us > now_us end)
+    local first, oldest, base = first_entry(c, 0, function(instant) return instant + c.span_us > now_us end)
     if first then
+      if oldest > newest or base > c.sum then error("a log is damaged", 0) end
       c.first, c.base, c.newest = first, base, newest
     else
       c.first, c.base = redis_call("LLEN", c.list), c.sum
