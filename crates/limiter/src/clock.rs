@@ -6,7 +6,7 @@
 use quanta::Clock as Counter;
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tollgate_core::time::{BootTime, UnixTime};
 
@@ -107,10 +107,12 @@ impl SystemClock {
     }
 }
 
-/// A clock that stands still until it is set. Its wall-clock and boot time are equal.
+/// A clock that stands still until it is set. Its wall-clock time is its boot time until it [steps](ManualClock::step_wall_us).
 #[derive(Clone, Debug)]
 pub struct ManualClock {
     shown_us: Arc<AtomicU64>,
+    /// How far the wall clock is ahead of the boot time.
+    wall_ahead_us: Arc<AtomicI64>,
     /// The start of tokio's time, if the clock follows it.
     follows: Option<tokio::time::Instant>,
 }
@@ -118,7 +120,7 @@ pub struct ManualClock {
 impl ManualClock {
     /// A clock that shows `now_us` microseconds.
     pub fn new(now_us: u64) -> Self {
-        Self { shown_us: Arc::new(AtomicU64::new(now_us)), follows: None }
+        Self { shown_us: Arc::new(AtomicU64::new(now_us)), wall_ahead_us: Arc::default(), follows: None }
     }
 
     /// A clock that shows `now_us` microseconds and follows tokio's time, which a test can pause.
@@ -126,11 +128,12 @@ impl ManualClock {
         Self { follows: Some(tokio::time::Instant::now()), ..Self::new(now_us) }
     }
 
-    /// The time that it shows.
+    /// The wall-clock time that it shows.
     pub fn now(&self) -> UnixTime {
-        UnixTime::from_us(self.shown_us())
+        UnixTime::from_us(self.shown_us()).shifted_by(self.wall_ahead_us.load(Ordering::Relaxed))
     }
 
+    /// The boot time.
     fn shown_us(&self) -> u64 {
         let elapsed_us = self.follows.map_or(0, |since| since.elapsed().as_micros() as u64);
         self.shown_us.load(Ordering::Relaxed) + elapsed_us
@@ -144,5 +147,10 @@ impl ManualClock {
     /// Moves it forward.
     pub fn advance_us(&self, us: u64) {
         self.shown_us.fetch_add(us, Ordering::Relaxed);
+    }
+
+    /// Moves only the wall clock, which a negative number sets back.
+    pub fn step_wall_us(&self, us: i64) {
+        self.wall_ahead_us.fetch_add(us, Ordering::Relaxed);
     }
 }

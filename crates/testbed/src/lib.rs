@@ -7,6 +7,7 @@
 mod balancers;
 pub mod bypass;
 mod certificates;
+mod cpu_pressure;
 pub mod judging;
 mod network_proxy;
 mod path_echo_server;
@@ -25,6 +26,7 @@ mod wait;
 
 pub use balancers::{CaddyServer, EnvoyServer, NginxServer};
 pub use certificates::TestCertificates;
+pub use cpu_pressure::CpuPressureMonitor;
 pub use network_proxy::{NetworkMode, NetworkProxy, UnsteadyLink, WordRewrites};
 pub use path_echo_server::{PathEchoServer, WebServerProgram};
 pub use prometheus_server::{PrometheusSample, PrometheusServer};
@@ -32,6 +34,6 @@ pub use redis_cluster::RedisCluster;
 pub use redis_server::{RedisServer, is_redis_6};
 pub use response_reader::{limit_headers, read_head, read_line};
 pub use sentinel_group::{SentinelGroup, primary_state};
-pub use stall_monitor::StallMonitor;
+pub use stall_monitor::{StallMonitor, covered_length};
 pub use test_upstream::{ReceivedRequest, TestUpstream};
 pub use wait::{PATIENCE, eventually, wait_until};

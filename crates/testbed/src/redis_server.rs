@@ -39,8 +39,8 @@ pub struct RedisServer {
 #[derive(Clone, Copy, PartialEq)]
 enum ServerClock {
     System,
-    /// One that a test can move.
-    Movable,
+    /// One that a test can move, so many milliseconds ahead of the system time at the start.
+    Movable(i64),
 }
 
 impl RedisServer {
@@ -57,7 +57,12 @@ impl RedisServer {
 
     /// Starts a server whose clock a test can move with [`step_clock`](Self::step_clock).
     pub fn start_with_clock(arguments: &[&str]) -> Self {
-        Self::start_on(ServerClock::Movable, arguments, None, None, |_, _| Vec::new())
+        Self::start_with_clock_ahead(0, arguments)
+    }
+
+    /// The same with a clock that is `ahead_ms` milliseconds ahead of the system time from the start; a negative number is behind it.
+    pub fn start_with_clock_ahead(ahead_ms: i64, arguments: &[&str]) -> Self {
+        Self::start_on(ServerClock::Movable(ahead_ms), arguments, None, None, |_, _| Vec::new())
     }
 
     /// Sets the server's clock to `ahead_ms` milliseconds ahead of the system time; a negative number is behind it. Valkey 9 reads the
@@ -115,9 +120,9 @@ impl RedisServer {
                 password: password.map(str::to_owned),
                 clock: None,
             };
-            if clock == ServerClock::Movable {
+            if let ServerClock::Movable(ahead_ms) = clock {
                 server.clock = Some(server_clock::compile(server.folder.path()));
-                server.write_clock(0);
+                server.write_clock(ahead_ms);
             }
             if server.spawn() {
                 return server;

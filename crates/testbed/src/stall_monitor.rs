@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::iter::Sum;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,7 +41,12 @@ impl ObservedStalls {
 impl StallMonitor {
     /// Starts one thread, on any core: it sees stalls of the whole machine.
     pub fn start() -> Self {
-        Self::start_on([None], RECORDED_FROM)
+        Self::start_recording(RECORDED_FROM)
+    }
+
+    /// The same, and records stalls from a length of `recorded_from`.
+    pub fn start_recording(recorded_from: Duration) -> Self {
+        Self::start_on([None], recorded_from)
     }
 
     /// Starts a thread on each core, which also sees that one core stalls. Records stalls from a length of `recorded_from`.
@@ -80,6 +86,29 @@ impl StallMonitor {
     pub fn stalls(&self) -> Vec<Range<Instant>> {
         self.stalls.lock().long_ones.clone()
     }
+
+    /// For how long of `span` the machine stalled, as far as that is recorded.
+    pub fn stalled_within(&self, span: Range<Instant>) -> Duration {
+        covered_length(&self.stalls(), &span, Instant::saturating_duration_since)
+    }
+}
+
+/// How much of `span` lies in any of `stalls`, which may overlap. `since` tells how much later an instant is than another.
+pub fn covered_length<T: Copy + Ord, D: Sum>(
+    stalls: &[Range<T>],
+    span: &Range<T>,
+    since: impl Fn(&T, T) -> D,
+) -> D {
+    let mut parts: Vec<Range<T>> =
+        stalls.iter().map(|stall| stall.start.max(span.start)..stall.end.min(span.end)).collect();
+    parts.sort_unstable_by_key(|part| part.start);
+    let mut end = span.start;
+    let lengths = parts.into_iter().map(|part| {
+        let start = part.start.max(end);
+        end = end.max(part.end);
+        since(&end, start.min(end))
+    });
+    lengths.sum()
 }
 
 impl Drop for StallMonitor {
@@ -87,6 +116,29 @@ impl Drop for StallMonitor {
         self.is_over.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_stalls_within_the_span_count_and_each_instant_once() {
+        let table: [(&[(u64, u64)], u64); 7] = [
+            (&[], 0),
+            (&[(0, 10)], 0),
+            (&[(5, 15)], 5),
+            (&[(12, 14), (16, 40)], 6),
+            (&[(12, 18), (14, 16), (17, 19)], 7),
+            (&[(17, 19), (12, 18)], 7),
+            (&[(0, 100), (12, 14)], 10),
+        ];
+        for (stalls, expected) in table {
+            let ranges: Vec<Range<u64>> = stalls.iter().map(|(start, end)| *start..*end).collect();
+            let length: u64 = covered_length(&ranges, &(10..20), |end, start| end - start);
+            assert_eq!(length, expected, "{stalls:?}");
         }
     }
 }

@@ -55,6 +55,7 @@ open[SLIDING_WINDOW_LOG] = function(c)
   -- The sum of all costs; that before the window; the index of the first entry in it; the newest instant.
   c.sum, c.base, c.first, c.newest = 0, 0, 0, nil
   local last = redis_call("LINDEX", c.list, -1)
+  c.is_new = not last
   if last then
     local newest, before, cost = read_newest(last)
     if newest > now_us + c.span_us then
@@ -126,5 +127,5 @@ close[SLIDING_WINDOW_LOG] = function(c)
   else
     redis_call("RPUSH", c.list, encode(ENTRY, at, c.sum, c.taken))
   end
-  redis_call("PEXPIRE", c.list, c.ttl_ms)
+  set_expiry(c.list, c.ttl_ms, c.is_new)
 end

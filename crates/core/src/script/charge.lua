@@ -124,8 +124,11 @@ local function charge_one(key, call, c, field, repeats, cost, after, value)
   value, writes, is_due = close_state(
     c, value, taken, lent, available, at, count, before, lent_epoch, current, previous, writes, class, instant_us
   )
-  if writes then redis_call("HSET", key, field, value) end
-  if is_due then renew_expiry(key, c.ttl_ms) end
+  if is_due then
+    write_and_renew(key, c.ttl_ms, field, value)
+  elseif writes then
+    redis_call("HSET", key, field, value)
+  end
   if not repeats then return encode(">c1I4Bc0", "+", lends, #value, value) end
   return encode(">c1I4I4Bc0", "+", admitted, lends, #value, value)
 end
@@ -224,7 +227,10 @@ local function charge_several(key, call)
       reply = reply .. encode(">I4Bc0", lends, #value, value)
     end
   end
-  if #written > 0 then redis_call("HSET", key, unpack(written)) end
-  if renews then renew_expiry(key, ttl_ms) end
+  if renews then
+    write_and_renew(key, ttl_ms, unpack(written))
+  elseif #written > 0 then
+    redis_call("HSET", key, unpack(written))
+  end
   return reply
 end

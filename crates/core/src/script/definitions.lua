@@ -51,3 +51,12 @@ local function stored_tick(us, tick_us)
   if rest == 0 then return us / tick_us end
   return (us - rest) / tick_us + 1
 end
+
+-- Sets the expiry of a key that was written. If that is not permitted, a new key is removed: it would stay for ever.
+local function set_expiry(key, ttl_ms, is_new)
+  local set = redis.pcall("PEXPIRE", key, ttl_ms)
+  if type(set) == "table" then
+    if is_new then redis_call("DEL", key) end
+    error(set.err, 0)
+  end
+end

@@ -36,8 +36,11 @@ local function charge_plain_bucket(call, c, field, repeats, cost)
     else
       value = encode(WIDE_STATE, WIDE, class, now_us, grain, whole, rest)
     end
-    redis_call("HSET", key, field, value)
-    if instant_us - instant_us % quarter ~= this_quarter then renew_expiry(key, c.ttl_ms) end
+    if instant_us - instant_us % quarter ~= this_quarter then
+      write_and_renew(key, c.ttl_ms, field, value)
+    else
+      redis_call("HSET", key, field, value)
+    end
     return "=" .. value
   end
 end

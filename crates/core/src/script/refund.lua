@@ -29,8 +29,11 @@ local function refund_state(c, field, tokens)
   value, _, is_due = close_state(
     c, value, 0, 0, available, at, count, before, lent_epoch, current, previous, true, class, instant_us
   )
-  redis_call("HSET", key, field, value)
-  if is_due then renew_expiry(key, c.ttl_ms) end
+  if is_due then
+    write_and_renew(key, c.ttl_ms, field, value)
+  else
+    redis_call("HSET", key, field, value)
+  end
   return value
 end
 

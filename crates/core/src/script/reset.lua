@@ -28,8 +28,7 @@ local function reset_state(c, field)
   value = close_state(
     c, value, 0, 0, available, at, count, before, lent_epoch, current, previous, true, class, instant_us
   )
-  redis_call("HSET", key, field, value)
-  renew_expiry(key, c.ttl_ms)
+  write_and_renew(key, c.ttl_ms, field, value)
 end
 
 for number = 2, #ARGV do

@@ -39,12 +39,17 @@ local function roll_epoch(lent_epoch, current, previous)
   return lent_epoch, current, previous, false
 end
 
-local function renew_expiry(key, ttl_ms)
-  -- It only grows: a limit per second must not drop a limit per day.
+-- Writes states, and renews the expiry of their key; or leaves the key as it was if that is not permitted.
+local function write_and_renew(key, ttl_ms, ...)
   local left_ms = redis_call("PTTL", key)
+  if left_ms == -2 then
+    redis_call("HSET", key, ...)
+    -- The hash of a new client has nothing old in it.
+    return set_expiry(key, ttl_ms, true)
+  end
+  -- It only grows: a limit per second must not drop a limit per day.
   if left_ms < ttl_ms then redis_call("PEXPIRE", key, ttl_ms) end
-  -- The hash of a new client has nothing old in it.
-  if left_ms < 0 then return end
+  redis_call("HSET", key, ...)
   local some = redis_call("HRANDFIELD", key, 2, "WITHVALUES")
   for index = 1, #some, 2 do
     local value = some[index + 1]

@@ -27,6 +27,7 @@ mod penalties;
 mod permissions;
 mod replicas;
 mod resets;
+mod revoked_permissions;
 mod several;
 mod shapes;
 mod slow_links;

@@ -70,6 +70,29 @@ fn credit_is_dropped_when_the_clock_of_the_store_has_stepped() {
     });
 }
 
+/// As on a virtual machine that was paused and notices it by its wall clock only: no call and no heartbeat finds anything wrong.
+#[test]
+fn credit_expires_when_only_the_wall_clock_of_the_node_advances() {
+    logged_campaign(async |log| {
+        let server = RedisServer::start(&[]);
+        let clock = ManualClock::following_tokio(Clock::system().now().as_us());
+        let node = Node::start_on(&server.url(), RULES, settings(), Clock::Manual(clock.clone())).await;
+        let begin = Instant::now();
+        hold_credit(&node).await;
+        let calls = node.store.calls();
+        // Set back, it tells nothing.
+        clock.step_wall_us(-STEP_US.cast_signed());
+        let spent = (check(&node, "/leased").await, node.store.calls() - calls);
+        if begin.elapsed() >= LIFE {
+            could_not_judge(format!("credit may have expired after {:?}", begin.elapsed()));
+        }
+        assert_eq!(spent, ((true, false), 0));
+        clock.step_wall_us(STEP_US.cast_signed());
+        assert_dropped(&node).await;
+        assert_eq!((node.store.errors(StoreErrorKind::ClockStep), log.errors()), (0, Vec::new()));
+    });
+}
+
 /// Whether the node that stood still is used while it has not noticed that.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Traffic {

@@ -147,31 +147,6 @@ fn a_cluster_without_replicas_memory_or_disk_degrades() {
 }
 
 #[test]
-fn a_permission_that_is_taken_away_degrades() {
-    logged(async |log| {
-        let server = RedisServer::start(&[]);
-        let permit = |words: &[&str]| {
-            assert_eq!(server.cli(&[&["ACL", "SETUSER", "limited"], words].concat()), "OK");
-        };
-        permit(&["on", ">pw", "~tg:*", "+@all"]);
-        let node = start(&format!("redis://limited:pw@{}", server.address())).await;
-        assert_well(&node).await;
-        for (command, endpoint) in
-            [("hset", "/deny"), ("rpush", "/log"), ("zadd", "/no-slots"), ("evalsha", "/deny")]
-        {
-            permit(&[&format!("-{command}")]);
-            assert_eq!(passing(&node, endpoint).await, (0, ALL), "{command}");
-            let lines = log.lines(Level::ERROR, &["NOPERM", &server.address(), "shard=0", "degraded"]);
-            println!("-{command}: {lines:?}");
-            assert!(!lines.is_empty() && lines.len() == log.errors().len(), "{:?}", log.errors());
-            permit(&[&format!("+{command}")]);
-            assert_eq!(passing(&node, "/deny").await, (ALL, 0), "{command}");
-        }
-        assert!(node.store.errors(StoreErrorKind::Permission) >= 4 * ALL as u64);
-    });
-}
-
-#[test]
 fn a_script_that_fails_for_one_client_degrades_it_alone() {
     logged(async |log| {
         let server = RedisServer::start(&[]);

@@ -1,12 +1,14 @@
 //! Four nodes and one key: nothing is over-admitted, next to nothing is lost, and abuse costs the store little.
 
-use super::fleet::{Node, alone, bucket, nodes, patient_nodes};
+use super::fleet::{Node, alone, bucket, patient_nodes};
+use super::node::with_secret;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tollgate_limiter::Request;
+use tollgate_redis::RedisSettings;
 use tollgate_simulate::{Ledger, LedgerEntry};
 use tollgate_testbed::judging::could_not_judge;
 use tollgate_testbed::{RedisServer, StallMonitor};
@@ -96,40 +98,113 @@ fn four_strict_nodes_admit_what_one_would() {
     alone(async || three_times_the_limit(rule("consistency: strict")).await);
 }
 
-/// As fast as a loop goes, on two nodes at once.
-async fn abuse(limit: &str, most_calls_a_second: u64) {
-    const LENGTH: Duration = Duration::from_secs(3);
-    let server = RedisServer::start(&[]);
-    let nodes =
-        nodes(&server.url(), &format!("rules: [{{ id: one, key: api_key, limit: {limit} }}]"), 2).await;
-    let mut loops = JoinSet::new();
-    for node in nodes {
-        loops.spawn(async move {
-            while node.check(&request()).await.0 {}
-            let (start, calls) = (Instant::now(), node.store.calls());
-            let (mut sent, mut admitted) = (0_u64, 0_u64);
-            while start.elapsed() < LENGTH {
-                for _ in 0..100 {
-                    sent += 1;
-                    admitted += u64::from(node.check(&request()).await.0);
-                }
-                tokio::task::yield_now().await;
-            }
-            (sent, admitted, node.store.calls() - calls)
-        });
+/// A client that pauses for longer leaves tokens for calls that admit.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+
+/// A client that sends requests as fast as a loop goes, to two nodes at once.
+struct AbusiveLoad {
+    /// What its rule says beside id and key.
+    limit: &'static str,
+    /// The costs of its requests, in turn.
+    costs: &'static [u64],
+    /// How many calls a second each node may make for it,
+    calls_a_second: u64,
+    /// and for how many admitted requests how many more; none where calls that admit are among those.
+    calls_that_admit: Option<(u64, u64)>,
+}
+
+const fn abuse(
+    limit: &'static str,
+    costs: &'static [u64],
+    calls_a_second: u64,
+    calls_that_admit: Option<(u64, u64)>,
+) -> AbusiveLoad {
+    AbusiveLoad { limit, costs, calls_a_second, calls_that_admit }
+}
+
+static ABUSES: [AbusiveLoad; 12] = [
+    abuse("limit: 100/min", &[1], 10, None),
+    abuse("limit: 10/s", &[1], 10, None),
+    abuse("limit: 100/s", &[1], 10, None),
+    // A call takes what 100 ms refill: what a late call leaves is for another one.
+    abuse("limit: 1000/s", &[1], 10, Some((100, 1))),
+    abuse("limit: 1000/s, algorithm: gcra", &[1], 10, Some((100, 1))),
+    // A window is full at once when it begins, and each call takes a part of that.
+    abuse("limit: 100/min, algorithm: fixed_window", &[1], 10, Some((1, 1))),
+    abuse("limit: 1000/s, algorithm: fixed_window", &[1], 10, Some((5, 1))),
+    // Nothing is taken ahead: each request that is admitted is a call.
+    abuse("limit: 100/min, consistency: strict", &[1], 10, Some((1, 1))),
+    abuse("limit: 100/s, consistency: strict", &[1], 10, Some((1, 1))),
+    abuse("limit: 100/min, algorithm: sliding_window_log", &[1], 10, Some((1, 1))),
+    // Credit that is too little for a request is returned with a call, and taken again.
+    abuse("limit: 100/s", &[8, 4, 2, 1], 10, Some((1, 2))),
+    // What a log refused says nothing of lower costs.
+    abuse("limit: 100/min, algorithm: sliding_window_log", &[8, 4, 2, 1], 4 * 10, Some((1, 1))),
+];
+
+impl AbusiveLoad {
+    /// Two nodes that share nothing with those of other rules.
+    async fn start(&self, server: &RedisServer, number: usize) -> [Arc<Node>; 2] {
+        let text = format!("rules: [{{ id: one, key: api_key, {} }}]", self.limit);
+        let prefix = format!("tg{number}:");
+        let settings =
+            RedisSettings { prefix, expected_nodes: Some(2), ..with_secret(RedisSettings::default()) };
+        let url = server.url();
+        [Node::start_with(&url, &text, settings.clone()).await, Node::start_with(&url, &text, settings).await]
     }
-    while let Some(ended) = loops.join_next().await {
-        let (sent, admitted, calls) = ended.unwrap();
-        println!("{limit}: {sent} sent, {admitted} admitted, {calls} calls in {LENGTH:?}");
-        assert!(sent > 100 * admitted, "no abuse: {admitted} of {sent} passed");
-        assert!(calls <= most_calls_a_second * LENGTH.as_secs(), "{limit}: {calls} calls in {LENGTH:?}");
+
+    fn assert_cheap(&self, result: &OverloadResult) {
+        let AbusiveLoad { limit, costs, .. } = self;
+        let OverloadResult { sent, admitted, calls, longest_pause, took } = result;
+        println!("{limit}, costs {costs:?}: {admitted} of {sent} admitted, {calls} calls in {took:?}");
+        assert!(sent - admitted > 100 * calls, "no abuse: {limit}");
+        let most = (self.calls_a_second as f64 * took.as_secs_f64()) as u64 + 1;
+        let most = most + self.calls_that_admit.map_or(0, |(requests, calls)| admitted * calls / requests);
+        if *calls > most && *longest_pause > LONGEST_PAUSE {
+            could_not_judge(format!("{limit}: {calls} calls, and the client paused for {longest_pause:?}"));
+        }
+        assert!(*calls <= most, "{limit}, costs {costs:?}: {calls} calls in {took:?}, {most} may be");
     }
 }
 
+struct OverloadResult {
+    sent: u64,
+    admitted: u64,
+    calls: u64,
+    longest_pause: Duration,
+    took: Duration,
+}
+
+async fn send_without_pause(node: Arc<Node>, costs: &'static [u64]) -> OverloadResult {
+    const LENGTH: Duration = Duration::from_secs(3);
+    let costing = |number: u64| Request { cost: costs[number as usize % costs.len()], ..request() };
+    while node.check(&request()).await.0 {}
+    let (start, calls) = (Instant::now(), node.store.calls());
+    let (mut sent, mut admitted, mut longest_pause, mut last) = (0, 0, Duration::ZERO, start);
+    while start.elapsed() < LENGTH {
+        longest_pause = longest_pause.max(last.elapsed());
+        last = Instant::now();
+        for _ in 0..100 {
+            admitted += u64::from(node.check(&costing(sent)).await.0);
+            sent += 1;
+        }
+        tokio::task::yield_now().await;
+    }
+    OverloadResult { sent, admitted, calls: node.store.calls() - calls, longest_pause, took: start.elapsed() }
+}
+
 #[test]
-fn an_abusive_key_costs_the_store_next_to_nothing() {
+fn an_abusive_key_costs_the_store_ten_calls_a_second_at_most() {
     alone(async || {
-        abuse("100/min", 20).await;
-        abuse("100/s", 60).await;
+        let server = RedisServer::start(&[]);
+        let mut loops = JoinSet::new();
+        for (number, abuse) in ABUSES.iter().enumerate() {
+            for node in abuse.start(&server, number).await {
+                loops.spawn(async move { (abuse, send_without_pause(node, abuse.costs).await) });
+            }
+        }
+        for (abuse, result) in loops.join_all().await {
+            abuse.assert_cheap(&result);
+        }
     });
 }

@@ -43,8 +43,7 @@ fn assert_outage(what: &str, found: &Findings, fault_us: u64, back_us: u64) {
 /// After a failover the store may have forgotten what no replica had heard of: what each client got last, and what nodes
 /// held for it.
 fn assert_lost_writes(found: &Findings, fault_us: u64) {
-    let lag_us = REPLICA_LAG_US + found.stall.as_micros() as u64;
-    let fresh = found.fresh(fault_us, lag_us);
+    let fresh = found.fresh(fault_us, REPLICA_LAG_US);
     for ((excess, fresh), client) in found.excesses().into_iter().zip(fresh).zip(&found.clients) {
         let held = if client.policy == Policy::Strict { 0 } else { MOST_CREDIT };
         let lost = (fresh + held).min(CAPACITY);
@@ -99,9 +98,8 @@ fn home(slot: usize) -> usize {
 fn assert_others_unaffected(found: &Findings, cluster: &RedisCluster, broken: usize) {
     let slots = slots(&cluster.primaries[(broken + 1) % 3]);
     let others = found.entries.iter().filter(|entry| home(slots[entry.client]) != broken);
-    let degraded = others.clone().filter(|entry| entry.degraded).count();
-    let most = if found.stall > ms(20) { others.clone().count() / 50 } else { 0 };
-    assert!(others.count() > 1_000 && degraded <= most, "{degraded} degraded on other shards");
+    let (sent, degraded) = found.count_undisturbed(others);
+    assert!(sent > 1_000 && degraded == 0, "{degraded} of {sent} degraded on other shards");
 }
 
 #[test]
@@ -188,13 +186,13 @@ fn the_network_is_slow() {
         let proxy = NetworkProxy::start(&server.address()).await;
         let (begin, end) = (|| proxy.set(NetworkMode::Delay(ms(100))), || proxy.set(NetworkMode::Pass));
         let found = outage("200 ms slower", &proxy.url(), ms(3_000), begin, end).await;
-        let opened = found.turns.iter().filter(|turn| turn.is_away).count();
-        println!("200 ms slower: {opened} breakers opened on {NODES} nodes");
+        let opened = || found.turns.iter().filter(|turn| turn.is_away);
+        println!("200 ms slower: {} breakers opened on {NODES} nodes", opened().count());
         // A server that is only slow can be connected to; that alone must not close the breaker.
-        if opened > NODES && found.stall > ms(20) {
-            could_not_judge(format!("{opened} breakers opened, stall {:?}", found.stall));
+        if opened().count() > NODES && opened().any(|turn| found.is_disturbed(turn.at_us)) {
+            could_not_judge(format!("a stall may have opened a breaker: {:?}", found.turns));
         }
-        assert_eq!(opened, NODES, "{:?}", found.turns);
+        assert_eq!(opened().count(), NODES, "{:?}", found.turns);
     });
 }
 

@@ -19,7 +19,7 @@ use tollgate_limiter::Request;
 use tollgate_redis::{RedisSettings, ShardState};
 use tollgate_simulate::{self, Ledger};
 use tollgate_testbed::judging::{could_not_judge, judged, must_be_judgeable};
-use tollgate_testbed::{PATIENCE, StallMonitor, eventually};
+use tollgate_testbed::{CpuPressureMonitor, PATIENCE, StallMonitor, covered_length, eventually};
 
 /// What the store may take, plus what a decision takes.
 const LONGEST: Duration = Duration::from_millis(60);
@@ -49,10 +49,20 @@ pub fn rounds() -> u32 {
 
 /// How long after a stall of the machine a breaker that it opened may stay open.
 const RECOVERY_US: u64 = 500_000;
+/// A decision that a shorter stall delays is in time all the same,
+const SHORTEST_STALL: Duration = Duration::from_millis(5);
+/// and one that a longer stall delays may be too late for the store's timeout.
+const LONG_STALL_US: u64 = 20_000;
+const CONTENDED_BEFORE_US: u64 = 100_000;
 
 /// Runs `test` while no other that needs the machine for itself does; again if it could not be judged.
 pub fn alone(test: impl AsyncFn()) {
     let _alone = ALONE.lock();
+    beside_others(test);
+}
+
+/// The same for a test that takes its time and is not about any: others run meanwhile.
+pub fn beside_others(test: impl AsyncFn()) {
     judged(|| {
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         runtime.block_on(test());
@@ -137,6 +147,7 @@ pub struct Fleet {
     pub nodes: Vec<Arc<Node>>,
     start: Instant,
     witness: StallMonitor,
+    pressure: CpuPressureMonitor,
     entries: Arc<Mutex<Vec<Entry>>>,
     turns: Arc<Mutex<Vec<Turn>>>,
     /// Each ends with the requests that it sent.
@@ -180,8 +191,9 @@ impl Fleet {
         });
         let load = load.collect();
         let watch = tokio::spawn(watch(nodes.clone(), start, Arc::clone(&turns)));
-        let fleet =
-            Self { nodes, start, witness: StallMonitor::start(), entries, turns, load, watch, is_over };
+        let witness = StallMonitor::start_recording(SHORTEST_STALL);
+        let pressure = CpuPressureMonitor::start();
+        let fleet = Self { nodes, start, witness, pressure, entries, turns, load, watch, is_over };
         fleet.wait(Duration::from_millis(800)).await;
         fleet
     }
@@ -233,24 +245,13 @@ impl Fleet {
             node.store.close().await;
         }
         let since_start_us = |at: Instant| at.saturating_duration_since(self.start).as_micros() as u64;
-        let disturbed = |stall: Range<Instant>| {
-            since_start_us(stall.start).saturating_sub(LONGEST.as_micros() as u64)
-                ..since_start_us(stall.end) + RECOVERY_US
-        };
-        let disturbed: Vec<Range<u64>> = self.witness.stalls().into_iter().map(disturbed).collect();
-        must_be_judgeable(total(&disturbed), length);
-        Findings { entries, turns, stall: self.witness.longest(), disturbed, nodes, clients: Client::all() }
+        let stalls = self.witness.stalls().into_iter();
+        let stalls = stalls.map(|stall| since_start_us(stall.start)..since_start_us(stall.end)).collect();
+        let (start, pressure) = (self.start, self.pressure);
+        let found = Findings { entries, turns, start, stalls, pressure, nodes, clients: Client::all() };
+        must_be_judgeable(found.disturbed_for(0..length.as_micros() as u64), length);
+        found
     }
-}
-
-/// How long these times are together; they are in order, and may overlap.
-fn total(times: &[Range<u64>]) -> Duration {
-    let (mut total_us, mut end_us) = (0, 0);
-    for time in times {
-        total_us += time.end.saturating_sub(time.start.max(end_us));
-        end_us = end_us.max(time.end);
-    }
-    Duration::from_micros(total_us)
 }
 
 /// Notes when breakers open and close.
@@ -275,17 +276,38 @@ async fn watch(nodes: Vec<Arc<Node>>, start: Instant, turns: Arc<Mutex<Vec<Turn>
 pub struct Findings {
     pub entries: Vec<Entry>,
     pub turns: Vec<Turn>,
-    /// The longest that the machine stood still.
-    pub stall: Duration,
-    /// What was sent in these times may have suffered from the machine alone.
-    disturbed: Vec<Range<u64>>,
+    start: Instant,
+    /// When the machine stood still.
+    stalls: Vec<Range<u64>>,
+    pressure: CpuPressureMonitor,
     nodes: u64,
     pub clients: Vec<Client>,
 }
 
 impl Findings {
-    fn stall_us(&self) -> u64 {
-        self.stall.as_micros() as u64
+    /// For how long the machine stood still in that time.
+    fn stalled(&self, us: Range<u64>) -> Duration {
+        Duration::from_micros(covered_length(&self.stalls, &us, |end, start| end - start))
+    }
+
+    /// What was sent in these times may have suffered from the machine alone.
+    fn disturbances(&self) -> impl Iterator<Item = Range<u64>> {
+        let before_us = LONGEST.as_micros() as u64;
+        self.long_stalls().map(move |stall| stall.start.saturating_sub(before_us)..stall.end + RECOVERY_US)
+    }
+
+    fn long_stalls(&self) -> impl DoubleEndedIterator<Item = &Range<u64>> {
+        self.stalls.iter().filter(|stall| stall.end - stall.start > LONG_STALL_US)
+    }
+
+    pub fn is_disturbed(&self, at_us: u64) -> bool {
+        self.disturbances().any(|times| times.contains(&at_us))
+    }
+
+    /// How much of that time is disturbed.
+    fn disturbed_for(&self, us: Range<u64>) -> Duration {
+        let disturbances: Vec<Range<u64>> = self.disturbances().collect();
+        Duration::from_micros(covered_length(&disturbances, &us, |end, start| end - start))
     }
 
     /// From the start of the load to its last decision.
@@ -293,36 +315,53 @@ impl Findings {
         self.entries.iter().map(|entry| entry.received_us).max().unwrap_or(0)
     }
 
-    /// No decision took longer than the store may take.
+    /// No decision took longer than the store may take, but for stalls of the machine meanwhile.
     pub fn assert_quick(&self) {
-        let slowest = self.entries.iter().max_by_key(|entry| entry.received_us - entry.sent_us).unwrap();
-        let took = Duration::from_micros(slowest.received_us - slowest.sent_us);
-        assert!(took <= LONGEST + self.stall, "{slowest:?} took {took:?}, stall {:?}", self.stall);
+        let late = |entry: &Entry| {
+            let took = Duration::from_micros(entry.received_us - entry.sent_us);
+            took.saturating_sub(LONGEST + self.stalled(entry.sent_us..entry.received_us))
+        };
+        let slowest = self.entries.iter().max_by_key(|entry| late(entry)).unwrap();
+        let (took_us, by) = (slowest.received_us - slowest.sent_us, late(slowest));
+        assert!(by.is_zero(), "{slowest:?} took {took_us} µs, {by:?} too long");
     }
 
     pub fn degraded(&self, sent_us: Range<u64>) -> usize {
         self.entries.iter().filter(|entry| entry.degraded && sent_us.contains(&entry.sent_us)).count()
     }
 
-    /// All was well in that time. A machine that stands still for as long as the store may take is no
-    /// witness against it.
+    /// All was well in that time.
     pub fn assert_well(&self, sent_us: Range<u64>) {
-        let counts = |at_us: u64| sent_us.contains(&at_us) && !self.is_disturbed(at_us);
-        let entries = || self.entries.iter().filter(|entry| counts(entry.sent_us));
-        let (sent, degraded) = (entries().count(), entries().filter(|entry| entry.degraded).count());
-        let most = if self.stall > Duration::from_millis(20) { sent / 50 } else { 0 };
-        if sent == 0 && !self.disturbed.is_empty() {
-            could_not_judge(format!("all of {sent_us:?} is disturbed"));
-        }
-        assert!(
-            sent > 0 && degraded <= most,
-            "{degraded} of {sent} degraded in {sent_us:?}; stall {:?}",
-            self.stall
-        );
+        let sent = self.entries.iter().filter(|entry| sent_us.contains(&entry.sent_us));
+        let (sent, degraded) = self.count_undisturbed(sent);
+        assert!(sent > 0 && degraded == 0, "{degraded} of {sent} degraded in {sent_us:?}");
     }
 
-    fn is_disturbed(&self, at_us: u64) -> bool {
-        self.disturbed.iter().any(|times| times.contains(&at_us))
+    /// How many of `entries` there are, and how many of them are degraded, but for those in which the machine stood still for as long
+    /// as the store may take: it is no witness against the store.
+    pub fn count_undisturbed<'e>(&self, entries: impl Iterator<Item = &'e Entry>) -> (usize, usize) {
+        let (disturbed, calm): (Vec<&Entry>, Vec<&Entry>) =
+            entries.partition(|entry| self.is_disturbed(entry.sent_us));
+        if disturbed.len() > calm.len() {
+            could_not_judge(format!("{} of {} are disturbed", disturbed.len(), disturbed.len() + calm.len()));
+        }
+        let degraded: Vec<&Entry> = calm.iter().copied().filter(|entry| entry.degraded).collect();
+        if !degraded.is_empty() && degraded.iter().all(|entry| self.is_contended(entry)) {
+            could_not_judge(format!(
+                "{} of {} are degraded while processes wait for cores",
+                degraded.len(),
+                calm.len()
+            ));
+        }
+        (calm.len(), degraded.len())
+    }
+
+    /// Whether processes waited for cores most of the time when the entry was decided and just before. Then a server may have waited
+    /// as well.
+    fn is_contended(&self, entry: &Entry) -> bool {
+        let at = |us| self.start + Duration::from_micros(us);
+        let span = at(entry.sent_us.saturating_sub(CONTENDED_BEFORE_US))..at(entry.received_us);
+        2 * self.pressure.waited_within(span.clone()) > span.end - span.start
     }
 
     /// When each node gave a shard up after `fault_us`, as the time that had passed.
@@ -344,8 +383,10 @@ impl Findings {
     pub fn assert_opened(&self, fault_us: u64) {
         let opened = self.opened(fault_us);
         assert_eq!(opened.len() as u64, self.nodes, "{:?}", self.turns);
-        let most = Duration::from_millis(200) + self.stall;
-        assert!(opened.iter().all(|after| *after <= most), "{opened:?}, stall {:?}", self.stall);
+        for after in opened {
+            let stalled = self.stalled(fault_us..fault_us + after.as_micros() as u64);
+            assert!(after <= Duration::from_millis(200) + stalled, "{after:?}, stalled for {stalled:?}");
+        }
     }
 
     /// Whatever was decided without the store was decided as the rule says.
@@ -399,11 +440,17 @@ impl Findings {
     }
 
     /// What each client got from the store in the last `us` before `end_us`, at most: what a replica may not
-    /// have heard of yet.
+    /// have heard of yet. Stalls of the machine in that time make it longer.
     pub fn fresh(&self, end_us: u64, us: u64) -> [i64; CLIENTS] {
+        let mut begin_us = end_us.saturating_sub(us);
+        for stall in self.long_stalls().rev().filter(|stall| stall.start < end_us) {
+            if stall.end >= begin_us {
+                begin_us = begin_us.min(stall.start.saturating_sub(us));
+            }
+        }
         let mut by_client = [0_i64; CLIENTS];
         for entry in self.entries.iter().filter(|entry| entry.allowed && !entry.degraded) {
-            if entry.received_us + us > end_us && entry.sent_us <= end_us {
+            if entry.received_us > begin_us && entry.sent_us <= end_us {
                 by_client[entry.client] += 1;
             }
         }
@@ -422,13 +469,14 @@ pub fn client_keys() -> Vec<String> {
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let slowest_us = self.entries.iter().map(|entry| entry.received_us - entry.sent_us).max();
+        let longest_stall_us = self.stalls.iter().map(|stall| stall.end - stall.start).max();
         write!(
             f,
-            "{} decisions, {} degraded, slowest {} ms, stall {} ms, over-admitted {} allow, {} deny, {} local",
+            "{} decisions, {} degraded, slowest {} ms, longest stall {} ms, over-admitted {} allow, {} deny, {} local",
             self.entries.len(),
             self.degraded(0..u64::MAX),
             slowest_us.unwrap_or(0) as f64 / 1e3,
-            self.stall_us() as f64 / 1e3,
+            longest_stall_us.unwrap_or(0) as f64 / 1e3,
             self.excess(&[Policy::Allow]),
             self.excess(&[Policy::Deny, Policy::Strict]),
             self.excess(&[Policy::Local]),

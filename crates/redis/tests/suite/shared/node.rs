@@ -75,6 +75,6 @@ pub fn patient() -> RedisSettings {
     with_secret(RedisSettings { timeout: PATIENCE / 10, ..RedisSettings::default() })
 }
 
-fn with_secret(settings: RedisSettings) -> RedisSettings {
+pub fn with_secret(settings: RedisSettings) -> RedisSettings {
     RedisSettings { secret: Some(SECRET), ..settings }
 }

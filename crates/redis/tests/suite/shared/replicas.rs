@@ -1,6 +1,7 @@
-//! A failover to a replica that lags, and a primary that is cut off and does not know it: what is lost is bounded.
+//! A failover to a replica that lags, or has another time, and a primary that is cut off and does not know it: what is lost is
+//! bounded.
 
-use super::fleet::{Node, alone, bucket};
+use super::fleet::{Node, alone, bucket, patient_nodes};
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tollgate_core::lending::EPOCH_US;
 use tollgate_limiter::Request;
 use tollgate_redis::{RedisSettings, StoreErrorKind};
 use tollgate_simulate::{Ledger, LedgerEntry, StoreFaults};
+use tollgate_testbed::judging::could_not_judge;
 use tollgate_testbed::{NetworkMode, NetworkProxy, RedisServer, StallMonitor, eventually};
 
 const RULES: &str = "
@@ -63,19 +65,9 @@ struct Setting {
 }
 
 impl Setting {
-    async fn start(primary: &[&str]) -> Self {
-        let primary = RedisServer::start(primary);
-        let replication = NetworkProxy::start(&primary.address()).await;
-        let port = replication.address().port().to_string();
-        let replica =
-            tokio::task::block_in_place(|| RedisServer::start(&["--replicaof", "127.0.0.1", &port]));
-        eventually("the replica follows", async || {
-            tokio::task::block_in_place(|| {
-                replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
-                    && primary.cli(&["INFO", "replication"]).contains("state=online")
-            })
-        })
-        .await;
+    /// The replica's clock is `ahead_ms` milliseconds ahead.
+    async fn start(primary: &[&str], ahead_ms: i64) -> Self {
+        let (primary, replica, replication) = replicated(primary, ahead_ms).await;
         replication.set(NetworkMode::Delay(LAG));
         let (mut fronts, mut nodes) = (Vec::new(), Vec::new());
         for _ in 0..NODES {
@@ -143,6 +135,24 @@ impl Setting {
     }
 }
 
+/// A primary and a replica whose clock is `ahead_ms` milliseconds ahead, and the network between the two.
+async fn replicated(primary: &[&str], ahead_ms: i64) -> (RedisServer, RedisServer, NetworkProxy) {
+    let primary = RedisServer::start(primary);
+    let replication = NetworkProxy::start(&primary.address()).await;
+    let port = replication.address().port().to_string();
+    let replica = tokio::task::block_in_place(|| {
+        RedisServer::start_with_clock_ahead(ahead_ms, &["--replicaof", "127.0.0.1", &port])
+    });
+    eventually("the replica follows", async || {
+        tokio::task::block_in_place(|| {
+            replica.cli(&["INFO", "replication"]).contains("master_link_status:up")
+                && primary.cli(&["INFO", "replication"]).contains("state=online")
+        })
+    })
+    .await;
+    (primary, replica, replication)
+}
+
 async fn ask_evenly(
     node: Arc<Node>,
     number: u16,
@@ -152,15 +162,20 @@ async fn ask_evenly(
 ) {
     let mut ticks = interval(ASK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let request = Request { api_key: Some("one"), endpoint: "/", ..Request::default() };
     while !is_over.load(Ordering::Relaxed) {
         ticks.tick().await;
-        let sent_us = start.elapsed().as_micros() as u64;
-        let (admitted, degraded) = node.check(&request).await;
-        let received_us = start.elapsed().as_micros() as u64;
-        let entry = LedgerEntry { key: 0, node: number, admitted, cost: 1, sent_us, received_us };
-        decided.lock().push(Decided { entry, degraded });
+        ask(Arc::clone(&node), number, start, Arc::clone(&decided)).await;
     }
+}
+
+/// One request.
+async fn ask(node: Arc<Node>, number: u16, start: Instant, decided: Arc<Mutex<Vec<Decided>>>) {
+    let request = Request { api_key: Some("one"), endpoint: "/", ..Request::default() };
+    let sent_us = start.elapsed().as_micros() as u64;
+    let (admitted, degraded) = node.check(&request).await;
+    let received_us = start.elapsed().as_micros() as u64;
+    let entry = LedgerEntry { key: 0, node: number, admitted, cost: 1, sent_us, received_us };
+    decided.lock().push(Decided { entry, degraded });
 }
 
 /// What these nodes were admitted by the store.
@@ -196,7 +211,7 @@ fn counts(decided: &[Decided], nodes: &[u16], sent_us: Range<u64>) -> (usize, us
 }
 
 async fn fail_over_to_a_replica_that_lags() {
-    let mut setting = Setting::start(&[]).await;
+    let mut setting = Setting::start(&[], 0).await;
     setting.primary.kill();
     let failover = setting.fail_over(&[0, 1, 2]);
     sleep(AFTER).await;
@@ -208,7 +223,7 @@ async fn fail_over_to_a_replica_that_lags() {
 
 /// The third node alone still reaches the old primary, which loses its replica at once.
 async fn both_sides_keep_to_the_limit() {
-    let setting = Setting::start(&[]).await;
+    let setting = Setting::start(&[], 0).await;
     let failover = setting.fail_over(&[0, 1]);
     sleep(AFTER).await;
     let refused = setting.nodes[2].store.errors(StoreErrorKind::Replicas);
@@ -226,19 +241,24 @@ async fn both_sides_keep_to_the_limit() {
 /// primary.
 async fn a_primary_that_is_cut_off_stops_after_the_greatest_lag() {
     let stalls = StallMonitor::start();
-    let setting = Setting::start(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]).await;
+    let setting = Setting::start(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"], 0).await;
     setting.replication.set(NetworkMode::BlackHole);
     let failover = setting.fail_over(&[0, 1]);
     let stopped = || setting.nodes[2].store.errors(StoreErrorKind::Replicas) > 0;
     eventually("the old primary refuses writes", async || stopped()).await;
-    let stopped_us = setting.now_us();
+    let (start, stopped_us) = (setting.start, setting.now_us());
     sleep(AFTER).await;
     let decided = setting.end().await;
     let took = Duration::from_micros(stopped_us - failover.at_us);
     let (before, _) = counts(&decided, &[2], failover.at_us..stopped_us);
     let (after, degraded) = counts(&decided, &[2], stopped_us + 2 * EPOCH_US..u64::MAX);
     println!("cut off: refuses after {took:?}, {before} decided before; then {after}, {degraded} degraded");
-    assert!(took <= STOPS_WITHIN + stalls.longest(), "the old primary stopped after {took:?}");
+    let span = start + Duration::from_micros(failover.at_us)..start + Duration::from_micros(stopped_us);
+    let stalled = stalls.stalled_within(span);
+    assert!(
+        took <= STOPS_WITHIN + stalled,
+        "the old primary stopped after {took:?}, stalled for {stalled:?}"
+    );
     assert!(before > 10, "the old primary has decided only {before} in {took:?}");
     assert!(after == 0 && degraded > 50, "{after} decided, {degraded} degraded");
     assert_lost_writes("cut off, the new primary", &ledger_of(&decided, &[0, 1]), failover);
@@ -249,6 +269,115 @@ async fn a_primary_that_is_cut_off_stops_after_the_greatest_lag() {
     let most = CAPACITY + (PER_SECOND * took.as_secs_f64()).ceil() as i64;
     println!("cut off: {over} over on both sides, {most} may be");
     assert!(over <= most, "{over} over on both sides, {most} may be");
+}
+
+/// For how long decisions may be degraded after a failover to a server with another time: until its breaker has closed, and until
+/// the nodes have agreed on its clock.
+const DEGRADED_FOR: Duration = Duration::from_millis(500 + 700);
+/// The correction of a clock shrinks by a hundredth of the time that passes: limits refill so much faster or more slowly.
+const SLEW: f64 = 0.01;
+
+/// The clock of the replica is `ahead_ms` milliseconds ahead of that of the primary.
+async fn fail_over_to_a_server_with_another_time(ahead_ms: i64) {
+    let stalls = StallMonitor::start();
+    let mut setting = Setting::start(&[], ahead_ms).await;
+    let start = setting.start;
+    setting.primary.kill();
+    let failover = setting.fail_over(&[0, 1, 2]);
+    sleep(AFTER).await;
+    let refused: u64 = setting.nodes.iter().map(|node| node.store.errors(StoreErrorKind::ClockStep)).sum();
+    let decided = setting.end().await;
+    let bucket = bucket(RULES);
+    let ledger = ledger_of(&decided, &[0, 1, 2]);
+    let faults =
+        StoreFaults { losses_us: &[failover.at_us], credit_us: 2 * EPOCH_US, ..StoreFaults::default() };
+    let (over, later) = (ledger.excess(0, &bucket), ledger.excess_after(0, &bucket, &faults));
+    let slewed = (PER_SECOND * AFTER.as_secs_f64() * SLEW).ceil() as i64;
+    let after = decided.iter().filter(|one| one.entry.sent_us > failover.at_us);
+    let degraded_us = after.filter(|one| one.degraded).map(|one| one.entry.received_us).max().unwrap_or(0);
+    let degraded_for = Duration::from_micros(degraded_us.saturating_sub(failover.at_us));
+    let since_us = failover.at_us + DEGRADED_FOR.as_micros() as u64;
+    let last_us = decided.iter().map(|one| one.entry.sent_us).max().unwrap();
+    let due = PER_SECOND * (last_us - since_us) as f64 / 1e6;
+    let admitted = ledger.admitted(0, since_us..last_us) as f64;
+    println!(
+        "{ahead_ms} ms ahead: {refused} calls refused, degraded for {degraded_for:?}; {over} over, {later} but for one \
+         capacity; then {admitted} of {due:.0}"
+    );
+    assert!(refused > 0, "{ahead_ms} ms ahead: no call has met the other time");
+    assert!(over <= CAPACITY + slewed, "{ahead_ms} ms ahead: {over} over");
+    assert!(later <= slewed, "{ahead_ms} ms ahead: {later} over but for one capacity");
+    let span = start + Duration::from_micros(failover.at_us)..start + Duration::from_micros(degraded_us);
+    let stalled = stalls.stalled_within(span);
+    assert!(
+        degraded_for <= DEGRADED_FOR + stalled,
+        "{ahead_ms} ms ahead: degraded for {degraded_for:?}, stalled for {stalled:?}"
+    );
+    assert!(admitted >= 0.9 * due, "{ahead_ms} ms ahead: {admitted} of {due:.0} after the failover");
+}
+
+const WORST_RULES: &str = "
+rules: [{ id: one, key: api_key, params: { capacity: 1000, refill_rate: 10 }, on_store_failure: deny }]";
+const WORST_CAPACITY: i64 = 1_000;
+/// All that is admitted before the failover is lost with it.
+const WORST_LAG: Duration = Duration::from_millis(1_500);
+
+/// More than the capacity, at all nodes at once.
+async fn burst(nodes: &[Arc<Node>], start: Instant, decided: &Arc<Mutex<Vec<Decided>>>) {
+    let mut sent = JoinSet::new();
+    for number in 0..WORST_CAPACITY as usize * 5 / 4 {
+        let (node, decided) = (Arc::clone(&nodes[number % nodes.len()]), Arc::clone(decided));
+        sent.spawn(ask(node, (number % NODES) as u16, start, decided));
+    }
+    while let Some(ended) = sent.join_next().await {
+        ended.unwrap();
+    }
+}
+
+/// A burst of the capacity of which the replica hears nothing, and another after the failover.
+async fn burst_fail_over_and_burst_again() {
+    let (mut primary, replica, replication) = replicated(&[], 0).await;
+    let front = NetworkProxy::start(&primary.address()).await;
+    let nodes = patient_nodes(&front.url(), WORST_RULES, NODES).await;
+    let (start, decided) = (Instant::now(), Arc::<Mutex<Vec<Decided>>>::default());
+    replication.set(NetworkMode::Delay(WORST_LAG));
+    burst(&nodes, start, &decided).await;
+    primary.kill();
+    if start.elapsed() >= WORST_LAG {
+        could_not_judge(format!(
+            "the burst took {:?}, and the replica may have heard of it",
+            start.elapsed()
+        ));
+    }
+    assert_eq!(tokio::task::block_in_place(|| replica.cli(&["REPLICAOF", "NO", "ONE"])), "OK");
+    front.set_target(&replica.address());
+    front.set(NetworkMode::Reset);
+    front.set(NetworkMode::Pass);
+    eventually("the replica decides", async || {
+        burst(&nodes, start, &decided).await;
+        nodes.iter().all(|node| node.store.shards().iter().all(|shard| !shard.is_away))
+    })
+    .await;
+    // By now no node uses a refusal from before.
+    for _ in 0..3 {
+        sleep(Duration::from_millis(150)).await;
+        burst(&nodes, start, &decided).await;
+    }
+    let over = ledger_of(&decided.lock(), &[0, 1, 2]).excess(0, &bucket(WORST_RULES));
+    println!("a burst within the lag, and another: {over} over");
+    assert!(over <= WORST_CAPACITY, "{over} over");
+    assert!(over > WORST_CAPACITY * 9 / 10, "only {over} over: the failover has lost nothing");
+}
+
+#[test]
+fn a_failover_to_another_time_or_within_a_burst_costs_one_capacity() {
+    alone(async || {
+        tokio::join!(
+            fail_over_to_a_server_with_another_time(60_000),
+            fail_over_to_a_server_with_another_time(-20_000),
+            burst_fail_over_and_burst_again(),
+        );
+    });
 }
 
 #[test]

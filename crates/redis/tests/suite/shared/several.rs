@@ -1,7 +1,8 @@
 //! One request under several limits in different slots: it is charged against all of them or none.
 
-use super::fleet::{Node, alone, patient_nodes};
-use crate::setting::load;
+use super::fleet::{Node, alone, beside_others, patient_nodes};
+use super::node::patient;
+use crate::setting::{PLENTY, SECOND_US, START_US, from, load, told};
 use redis::Connection;
 use smallvec::smallvec;
 use std::collections::BTreeMap;
@@ -13,7 +14,8 @@ use tollgate_core::rules::LoadedRules;
 use tollgate_core::script::{self, ChargeCall, ReplyState, ScriptCall, ScriptReply};
 use tollgate_core::state_address::StateField;
 use tollgate_core::time::StoreTime;
-use tollgate_limiter::Request;
+use tollgate_limiter::{Clock, FailureSettings, Limiter, ManualClock, MemoryStore, Request};
+use tollgate_redis::RedisStore;
 use tollgate_testbed::{RedisCluster, RedisServer, eventually};
 
 const USERS: usize = 6;
@@ -217,4 +219,80 @@ fn logged(server: &RedisServer) -> u32 {
         entries
     });
     entries.map(|entry| u32::from_be_bytes(*entry.last_chunk().unwrap())).sum()
+}
+
+/// A node whose clock, and that of the store, a test moves.
+struct NodeOnClocks {
+    limiter: Limiter,
+    store: RedisStore,
+    clock: ManualClock,
+}
+
+impl NodeOnClocks {
+    async fn start(server: &RedisServer, text: &str, time: &ManualClock) -> Self {
+        let clock = ManualClock::new(START_US);
+        let url = server.url().parse().unwrap();
+        let opening = RedisStore::open_on_clock(&url, patient(), clock.clone(), time.clone());
+        let store = opening.await.unwrap();
+        let limiter = Limiter::new(MemoryStore::new(PLENTY), Clock::Manual(time.clone()))
+            .sharing(store.shared_store(), FailureSettings::default());
+        let loaded = load(text);
+        limiter.install(loaded.rules, loaded.lists).unwrap();
+        Self { limiter, store, clock }
+    }
+
+    /// Which rule refuses a request and for how many seconds, if one does; and whether the store was asked.
+    async fn ask(&self, user: &str, address: &str) -> (Option<(String, u64)>, bool) {
+        let calls = self.store.calls();
+        let request = Request { user: Some(user), ip: from(address), endpoint: "/", ..Request::default() };
+        let decision = self.limiter.check(&request).unwrap().decision().await;
+        assert!(!decision.degraded, "{decision:?}");
+        self.store.settled().await;
+        let told = told(&decision).map(|(wait_us, rule)| (rule, wait_us / SECOND_US));
+        (told, self.store.calls() > calls)
+    }
+}
+
+/// The wait that is promised is the longest of those that are known, and what is not known is not asked for.
+#[test]
+fn refusals_by_several_limits_promise_the_longest_wait_that_is_known() {
+    const RULES: &str = "
+defaults: { consistency: strict, on_store_failure: deny }
+rules:
+  - { id: user, key: user, limit: 1/min }
+  - { id: address, key: ip, limit: 1/h }
+";
+    beside_others(async || {
+        let server = RedisServer::start(&[]);
+        let time = ManualClock::new(START_US);
+        let one = NodeOnClocks::start(&server, RULES, &time).await;
+        let other = NodeOnClocks::start(&server, RULES, &time).await;
+        // The other node uses up limits of which this one knows nothing.
+        assert_eq!(other.ask("ben", "192.0.2.2").await, (None, true));
+        assert_eq!(one.ask("ann", "192.0.2.1").await, (None, true));
+        let (minute, hour) = (Some(("user".to_owned(), 60)), Some(("address".to_owned(), 3_600)));
+        let forget = || one.clock.advance_us(10 * SECOND_US);
+        let table = [
+            ("both are asked", true, "ann", "192.0.2.1", &hour, true),
+            ("both are cached", false, "ann", "192.0.2.1", &hour, false),
+            ("the shorter is cached, the longer unknown", false, "ann", "192.0.2.2", &minute, false),
+            ("the longer is cached, the shorter unknown", false, "ben", "192.0.2.1", &hour, false),
+            ("both are asked again", true, "ann", "192.0.2.2", &hour, true),
+            ("now the longer is known as well", false, "ann", "192.0.2.2", &hour, false),
+        ];
+        for (what, forgets, user, address, expected, asks) in table {
+            if forgets {
+                forget();
+            }
+            assert_eq!(one.ask(user, address).await, (expected.clone(), asks), "{what}");
+        }
+        // A quarter of a minute later the shorter wait is shorter by that, cached or not.
+        for is_new in [true, false] {
+            if is_new {
+                time.advance_us(15 * SECOND_US);
+                forget();
+            }
+            assert_eq!(one.ask("ben", "192.0.2.3").await, (Some(("user".to_owned(), 45)), is_new));
+        }
+    });
 }

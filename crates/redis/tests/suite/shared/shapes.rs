@@ -193,41 +193,120 @@ fn keys_of(words: &[String], connection: &mut redis::Connection) -> Vec<String> 
     }
 }
 
+/// What scripts have done with keys.
+#[derive(Debug, Default)]
+struct ScriptCommands {
+    calls: usize,
+    logs: usize,
+    several: usize,
+}
+
+/// Checks that what scripts do at `server` until `the end`, they do with keys that their call declares.
+fn assert_declared(server: &RedisServer, monitor: TcpStream) -> ScriptCommands {
+    let mut asked = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let (mut declared, mut found) = (Vec::new(), ScriptCommands::default());
+    for line in BufReader::new(monitor).lines() {
+        let line = line.unwrap();
+        let Some((words, is_in_script)) = monitored(&line) else { continue };
+        match words[0].to_uppercase().as_str() {
+            "ECHO" => break,
+            "EVAL" | "EVALSHA" => {
+                let count = words[2].parse::<usize>().unwrap();
+                declared = words[3..3 + count].to_vec();
+            }
+            _ if is_in_script => {
+                let keys = keys_of(&words, &mut asked);
+                for key in &keys {
+                    assert!(declared.contains(key), "{key} is not declared: {line}");
+                }
+                found.calls += usize::from(!keys.is_empty());
+                found.several += usize::from(keys.len() > 1);
+                found.logs += usize::from(words[0].starts_with('L'));
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
 /// Some servers refuse a script keys that are not declared.
+async fn every_key_is_declared(servers: &[RedisServer], url: &str) {
+    let monitors: Vec<TcpStream> = servers
+        .iter()
+        .map(|server| {
+            let mut monitor = TcpStream::connect(server.address()).unwrap();
+            monitor.write_all(b"MONITOR\r\n").unwrap();
+            monitor
+        })
+        .collect();
+    let node = assert_limits(url).await;
+    node.store.close().await;
+    use_leases(url).await;
+    let mut all = ScriptCommands::default();
+    for (server, monitor) in servers.iter().zip(monitors) {
+        server.cli(&["ECHO", "the end"]);
+        let ScriptCommands { calls, logs, several } = assert_declared(server, monitor);
+        assert!(calls > 100, "{calls} commands in scripts");
+        all = ScriptCommands {
+            calls: all.calls + calls,
+            logs: all.logs + logs,
+            several: all.several + several,
+        };
+    }
+    println!("{url}: {all:?}");
+    assert!(all.calls > 700 && all.logs > 200, "{all:?}");
+}
+
 #[test]
 fn every_key_that_a_script_touches_is_declared() {
     alone(async || {
         let server = RedisServer::start(&[]);
-        let mut monitor = TcpStream::connect(server.address()).unwrap();
-        monitor.write_all(b"MONITOR\r\n").unwrap();
-        let node = assert_limits(&server.url()).await;
-        node.store.close().await;
-        use_leases(&server.url()).await;
-        server.cli(&["ECHO", "the end"]);
-        let mut asked = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
-        let (mut declared, mut calls, mut logs, mut several): (Vec<String>, _, _, _) = (Vec::new(), 0, 0, 0);
-        for line in BufReader::new(monitor).lines() {
-            let line = line.unwrap();
-            let Some((words, is_in_script)) = monitored(&line) else { continue };
-            match words[0].to_uppercase().as_str() {
-                "ECHO" => break,
-                "EVAL" | "EVALSHA" => {
-                    let count = words[2].parse::<usize>().unwrap();
-                    declared = words[3..3 + count].to_vec();
-                }
-                _ if is_in_script => {
-                    let keys = keys_of(&words, &mut asked);
-                    for key in &keys {
-                        assert!(declared.contains(key), "{key} is not declared: {line}");
-                    }
-                    calls += usize::from(!keys.is_empty());
-                    several += usize::from(keys.len() > 1);
-                    logs += usize::from(words[0].starts_with('L'));
-                }
-                _ => {}
+        every_key_is_declared(std::slice::from_ref(&server), &server.url()).await;
+    });
+}
+
+#[test]
+fn every_key_is_declared_in_a_cluster_that_gets_one_client_in_a_call() {
+    alone(async || {
+        let cluster = RedisCluster::start(2, 0);
+        let unknown = ("allow-cross-slot-keys".to_owned(), "allow-cross-slot-nope".to_owned());
+        let rewrites = WordRewrites { requests: vec![unknown], answers: Vec::new() };
+        let (_proxies, url) = before(&cluster, &rewrites).await;
+        every_key_is_declared(&cluster.primaries, &url).await;
+    });
+}
+
+/// As a server with `rename-command INFO ""`, and so on: the commands are not known, nor `CLUSTER INFO`.
+fn without_commands(commands: &[&str]) -> WordRewrites {
+    let unknown = |command: &&str| ((*command).to_owned(), format!("X{}", &command[1..]));
+    WordRewrites { requests: commands.iter().map(unknown).collect(), answers: Vec::new() }
+}
+
+/// Each command by itself, and all of them.
+const HIDDEN: [&[&str]; 4] = [&["INFO"], &["HELLO"], &["CONFIG"], &["INFO", "HELLO", "CONFIG"]];
+
+#[test]
+fn servers_that_do_not_know_what_they_are_asked_about_themselves_are_used() {
+    logged(async |log| {
+        let (server, cluster) = (RedisServer::start(&[]), RedisCluster::start(2, 0));
+        for hidden in HIDDEN {
+            let rewrites = without_commands(hidden);
+            log.clear();
+            let proxy = NetworkProxy::start_rewriting(&server.address(), rewrites.clone()).await;
+            assert_limits(&proxy.url()).await.store.close().await;
+            let (_proxies, url) = before(&cluster, &rewrites).await;
+            let node = assert_limits(&url).await;
+            assert_eq!(node.store.shards().len(), 2, "{hidden:?}");
+            node.store.close().await;
+            assert_eq!(log.errors(), Vec::<String>::new(), "{hidden:?}");
+            let unread = log.lines(Level::INFO, &["cannot be read"]).len();
+            // The policy at three servers and at two the coverage.
+            let expected =
+                3 * usize::from(hidden.contains(&"INFO")) + 2 * usize::from(hidden.contains(&"CONFIG"));
+            assert_eq!(unread, expected, "{hidden:?}: {log:?}");
+            for server in cluster.primaries.iter().chain([&server]) {
+                assert_eq!(server.cli(&["FLUSHALL"]), "OK");
             }
         }
-        println!("{calls} commands in scripts, {logs} of them on logs, {several} on several keys");
-        assert!(calls > 700 && logs > 200, "{calls} {logs}");
     });
 }
