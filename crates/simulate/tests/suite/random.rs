@@ -224,8 +224,9 @@ fn judge(found: &Findings, fleet: &SimulatedFleet, key: u32, case: &str, met: &m
             note(&mut met.nearly_full_after_losses);
         }
     }
-    let by_last_version = found.ledger.excess_after(key, &found.meters[key as usize], &faults);
-    met.above_one_version += u64::from(by_last_version > 0);
+    let last_version = LimitBound::from(&found.meters[key as usize]);
+    let is_above_it = last_version != bound && found.ledger.excess_after(key, last_version, &faults) > 0;
+    met.above_one_version += u64::from(is_above_it);
     match bound {
         LimitBound::Bucket(bucket) => judge_refill(found, fleet, key, &bucket, case, met),
         LimitBound::FixedWindow(_) | LimitBound::SlidingCounter(_) | LimitBound::Log(_) => {

@@ -69,11 +69,14 @@ impl MovingLimit {
         }
     }
 
-    /// The rates of clients that keep to the limit, and of one that empties it and goes on.
-    fn rates(self, seed: u64) -> [u64; 2] {
-        let capacity = self.capacity();
-        let below = capacity * (5 + 3 * (seed % 8)) / 100;
-        [below.max(5), (3 * self.refilled_in(SECOND_US)).max(2 * capacity * SECOND_US / BUSY_US)]
+    /// The rate of a client that keeps to the limit.
+    fn rate_below(self, seed: u64) -> u64 {
+        (self.capacity() * (5 + 3 * (seed % 8)) / 100).max(5)
+    }
+
+    /// The rate of a client that empties it, and goes on.
+    fn rate_above(self) -> u64 {
+        (3 * self.refilled_in(SECOND_US)).max(2 * self.capacity() * SECOND_US / BUSY_US)
     }
 
     /// How many tokens one exact store would have left at `now_us`, after what was admitted.
@@ -111,14 +114,15 @@ impl MovingLimit {
 }
 
 impl MovingClient {
+    /// Every limit in every fleet, each with another time at which the client moves.
     fn all(crashes: bool) -> impl Iterator<Item = Self> {
-        MovingLimit::all().flat_map(move |limit| {
-            [2, 4, 20].into_iter().flat_map(move |nodes| {
-                (0..8).flat_map(move |seed| {
-                    let rates = limit.rates(seed).into_iter();
-                    rates.map(move |per_second| Self { limit, nodes, per_second, crashes, seed })
-                })
-            })
+        let fleets = MovingLimit::all().flat_map(|limit| [2, 4, 20].map(|nodes| (limit, nodes)));
+        let clients =
+            fleets.flat_map(|(limit, nodes)| [false, true].map(|is_above| (limit, nodes, is_above)));
+        (0..).zip(clients).map(move |(number, (limit, nodes, is_above))| {
+            let seed = 7 * number % 24;
+            let per_second = if is_above { limit.rate_above() } else { limit.rate_below(seed) };
+            Self { limit, nodes, per_second, crashes, seed }
         })
     }
 

@@ -96,10 +96,11 @@ pub(super) struct GainBound {
     pub(super) twice_us: Option<u64>,
 }
 
-/// The most that the corrected time may gain or fall: nodes agree on it to within the timeout of a heartbeat for each step, and
-/// the correction shrinks by a hundredth of the time that passes. A node that starts before
-/// they have agreed, or have agreed again after the shard lost its data, charges by the clock as it is; it gives in seconds later, and
-/// may then take a time that is about to be corrected after another step. A call that is on its way for as long as the clock was set back finds the time that it expects. If half of the nodes stand still, the others are no majority, and accept the step.
+/// The most that the corrected time may gain or fall: nodes agree on it to within the timeout of a heartbeat for each step, and the
+/// correction shrinks by a hundredth of the time that passes. A node that starts before they have agreed, or have agreed again
+/// after the shard lost its data, charges by the clock as it is; it gives in seconds later, and may then take a time that is
+/// about to be corrected after another step. A call that is on its way for as long as the clock was set back finds the time that it
+/// expects. If half of the nodes stand still, the others are no majority, and accept the step.
 ///
 /// Where heartbeats may take longer than nodes wait for them, they may never agree, and accept each step as they measure it.
 pub(super) fn gain_bound(fleet: &SimulatedFleet, shard: usize) -> GainBound {
