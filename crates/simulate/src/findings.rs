@@ -35,11 +35,11 @@ pub struct Findings {
     /// For each shard: the most by which the time that limits were charged by advanced more than the true time. Zero
     /// unless the shard's clock stepped.
     pub clock_gain_us_by_shard: Vec<u64>,
-    /// For the keys of the ledger whose bucket was refilled for another time than the one that has passed: for which. Empty
-    /// unless a shard's clock stepped.
+    /// For the keys of the ledger whose bucket was refilled for another time than the one that has passed, or was lost: for which,
+    /// and what losses have added. Empty unless a shard's clock stepped, or it lost data.
     pub refill_clocks: BTreeMap<u32, RefillClock>,
-    /// For the keys of the ledger whose window or log was charged by another time than the true one: by which. Empty unless a
-    /// shard's clock stepped.
+    /// For the keys of the ledger whose window or log was charged by another time than the true one, or was lost: by which, and
+    /// what losses have taken off its counts. Empty unless a shard's clock stepped, or it lost data.
     pub charge_clocks: BTreeMap<u32, ChargeClock>,
     /// For each node and second: how many calls it made, each for one client.
     pub calls_by_node: Vec<Vec<u32>>,

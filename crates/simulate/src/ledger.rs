@@ -9,7 +9,7 @@ mod spans;
 mod windows;
 
 use super::bound::{LimitBound, WindowBound};
-use super::charge_clock::ChargeClock;
+use super::charge_clock::{ChargeClock, CountAllowance};
 use super::refill_clock::RefillClock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -34,14 +34,25 @@ pub struct LedgerEntry {
 /// What befell the store of a run, and what may be admitted because of it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreFaults<'f> {
-    /// When the store has lost its data: each loss may give a key one more capacity.
+    /// When the store has lost its data, if no more than that is known: each loss may give a key one more capacity.
     pub losses_us: &'f [u64],
     /// For how long after a loss credit that was taken before it may be spent.
     pub credit_us: u64,
-    /// What the bucket was refilled for, if not for the time that has passed.
+    /// What the bucket was refilled for, if not for the time that has passed, and what losses have added to it.
     pub refill_clock: Option<&'f RefillClock>,
-    /// By which times the window or log was charged, if not by the true one.
+    /// By which times the window or log was charged, if not by the true one, and what losses have taken off its counts.
     pub charge_clock: Option<&'f ChargeClock>,
+}
+
+/// What losses allow beyond a window's limit, in the times that the window was charged by.
+#[derive(Default)]
+struct LossAllowance {
+    /// One more limit each.
+    losses_us: Vec<u64>,
+    /// So many tokens more in a window, from a time on.
+    counts: Vec<CountAllowance>,
+    /// So many tokens more in spans of a log that begin by the first time and end after the second one.
+    entries: Vec<(u64, u64, i64)>,
 }
 
 /// All requests of a run, in any order.
@@ -106,9 +117,9 @@ impl Ledger {
 
 fn excess(entries: &mut [&LedgerEntry], bound: LimitBound, faults: &StoreFaults<'_>) -> i64 {
     entries.sort_unstable_by_key(|entry| entry.sent_us);
-    let of_window = |window: WindowBound, excess: fn(&[&LedgerEntry], WindowBound, &[u64]) -> i64| {
-        let (entries, losses_us) = by_charge_clock(entries, window, faults);
-        excess(&entries.iter().collect::<Vec<_>>(), window, &losses_us)
+    let of_window = |window: WindowBound, excess: fn(&[&LedgerEntry], WindowBound, &LossAllowance) -> i64| {
+        let (entries, losses) = by_charge_clock(entries, window, faults);
+        excess(&entries.iter().collect::<Vec<_>>(), window, &losses)
     };
     match bound {
         LimitBound::Bucket(bucket) => spans::bucket_excess(entries, bucket, faults),
@@ -124,18 +135,25 @@ fn by_charge_clock(
     entries: &[&LedgerEntry],
     window: WindowBound,
     faults: &StoreFaults<'_>,
-) -> (Vec<LedgerEntry>, Vec<u64>) {
+) -> (Vec<LedgerEntry>, LossAllowance) {
     let Some(clock) = faults.charge_clock else {
-        return (entries.iter().copied().copied().collect(), faults.losses_us.to_vec());
+        let losses_us = faults.losses_us.to_vec();
+        let losses = LossAllowance { losses_us, ..LossAllowance::default() };
+        return (entries.iter().copied().copied().collect(), losses);
     };
-    let is_judged = |entry: &&&LedgerEntry| clock.jumped_us().is_none_or(|us| entry.received_us < us);
+    let is_judged = |entry: &&&LedgerEntry| clock.jump().is_none_or(|jump| entry.received_us < jump.at_us);
     let charged = entries.iter().filter(is_judged).map(|entry| {
         let (sent_us, received_us) = clock.span_us(window.length_us, entry.sent_us, entry.received_us);
         LedgerEntry { sent_us, received_us, ..**entry }
     });
     // What was decided after a loss was answered after it, by the latest time.
     let lost = faults.losses_us.iter().map(|us| clock.span_us(window.length_us, *us, *us).1);
-    (charged.collect(), lost.collect())
+    let losses = LossAllowance {
+        losses_us: lost.collect(),
+        counts: clock.lost_counts(window).collect(),
+        entries: clock.lost_entries(window).collect(),
+    };
+    (charged.collect(), losses)
 }
 
 #[cfg(test)]

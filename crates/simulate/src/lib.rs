@@ -48,7 +48,7 @@ mod simulation;
 mod traffic;
 
 pub use bound::{BucketBound, LimitBound, WindowBound};
-pub use charge_clock::ChargeClock;
+pub use charge_clock::{ChargeClock, ClockJump};
 pub use clients::Client;
 pub use clock_votes::{ClockVotes, NodeId};
 pub use findings::{Findings, Tally};
@@ -109,6 +109,9 @@ pub enum FleetEvent {
     ShardRestarts(u16),
     /// The clock of a shard steps by so many microseconds. The nodes notice, and agree on a correction.
     ShardClockSteps(u16, i64),
+    /// Another server takes over a shard: it lacks what was written in the last so many microseconds, and its clock is so far from
+    /// the last one's.
+    ShardFailsOver(u16, u64, i64),
     /// Other rules come into force on all nodes.
     Rules(Arc<RuleSet>),
     /// Other rules come into force on one node, until the next rules do on all.

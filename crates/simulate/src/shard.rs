@@ -3,11 +3,16 @@
 use super::charge_clock::ChargeClock;
 use super::clock_votes::{ClockVotes, NodeId};
 use super::refill_clock::RefillClock;
+use smallvec::{SmallVec, smallvec};
 use std::collections::HashMap;
 use std::sync::Arc;
-use tollgate_core::algorithm::MeterNumbers;
+use tollgate_core::algorithm::{MeterNumbers, Window};
 use tollgate_core::heartbeat::{self, ClockCorrection};
-use tollgate_core::script::{CLOCK_TOLERANCE_US, CallTime, ScriptCall, ScriptReply};
+use tollgate_core::lending::Prefetch;
+use tollgate_core::limit::Meter;
+use tollgate_core::script::{
+    CLOCK_TOLERANCE_US, CallTime, ChargeCall, ReplyState, RequestRun, ScriptCall, ScriptReply,
+};
 use tollgate_core::state_address::{StateAddress, StateField};
 use tollgate_core::time::{ServerTime, StoreTime};
 use tollgate_core::virtual_store::VirtualStore;
@@ -83,13 +88,29 @@ impl SimulatedShard {
         self.store.clone()
     }
 
-    /// Goes on with other data. What the nodes have told of the time is lost.
-    pub(super) fn restore(&mut self, store: VirtualStore<Arc<str>>, now_us: u64) {
+    /// Goes on with other data, which was written until `written_until_us`. What the nodes have told of the time is lost.
+    pub(super) fn restore(&mut self, store: VirtualStore<Arc<str>>, written_until_us: u64, now_us: u64) {
         // Calls that have reached it were charged by the time at which it is done with them.
         self.losses_us.push(now_us.max(self.free_ns / 1_000));
-        self.store = store;
         self.votes = ClockVotes::default();
-        self.refill_clocks.values_mut().for_each(RefillClock::forget_state);
+        let (mut restored, mut lost) = (store.clone(), std::mem::replace(&mut self.store, store));
+        for ((key, field), clock) in &mut self.refill_clocks {
+            clock.forget_state(lost.remove_state(key, *field), restored.remove_state(key, *field));
+        }
+        for ((key, field), clock) in &mut self.charge_clocks {
+            match clock.meter() {
+                Some(meter) if meter.is_log() => {
+                    clock.forget_entries(written_until_us, |window, now| {
+                        used(&mut lost, key, *field, window, now)
+                    });
+                }
+                _ => {
+                    let (lost, restored) =
+                        (lost.remove_state(key, *field), restored.remove_state(key, *field));
+                    clock.forget_counts(lost, restored, START);
+                }
+            }
+        }
     }
 
     pub(super) fn step_clock(&mut self, by_us: i64) {
@@ -143,12 +164,14 @@ impl SimulatedShard {
         for charge in &ask.charges {
             let state = (Arc::clone(key), charge.field);
             match charge.meter.numbers() {
-                MeterNumbers::Bucket(bucket) => {
-                    self.refill_clocks.entry(state).or_default().record(bucket, store_time, at_us);
+                MeterNumbers::Bucket(_) => {
+                    let (clock, store) = (self.refill_clocks.entry(state).or_default(), &mut self.store);
+                    let lent = |meter: &Meter, now| lent(store, key, charge.field, meter, now);
+                    clock.record(&charge.meter, store_time, at_us, lent);
                 }
-                MeterNumbers::Window(window) => {
+                MeterNumbers::Window(_) => {
                     let clock = self.charge_clocks.entry(state).or_default();
-                    clock.record(window.span_us(), store_time, off_us, at_us);
+                    clock.record(&charge.meter, store_time, off_us, at_us);
                 }
             }
         }
@@ -159,16 +182,16 @@ impl SimulatedShard {
         self.clock_errors.gain_us
     }
 
-    /// The clock of a state, if it was refilled for another time than the one that has passed.
+    /// The clock of a state, if it was refilled for another time than the one that has passed, or was lost.
     pub(super) fn refill_clock(&self, address: &StateAddress) -> Option<&RefillClock> {
         let clock = self.refill_clocks.get(&(Arc::from(address.key.as_str()), address.field))?;
         clock.has_changed().then_some(clock)
     }
 
-    /// The clock of a window or log, if it was charged by another time than the true one.
+    /// The clock of a window or log, if it was charged by another time than the true one, or was lost.
     pub(super) fn charge_clock(&self, address: &StateAddress) -> Option<&ChargeClock> {
         let clock = self.charge_clocks.get(&(Arc::from(address.key.as_str()), address.field))?;
-        clock.was_off().then_some(clock)
+        clock.has_changed().then_some(clock)
     }
 
     /// Replies the heartbeat of a node that votes for the correction `vote_us`.
@@ -186,4 +209,40 @@ impl SimulatedShard {
     fn server_time(&self, now_us: u64) -> ServerTime {
         ServerTime::from_us(true_time(now_us).as_us()).shifted_by(self.clock_us)
     }
+}
+
+/// How many tokens of a bucket are lent at the time `now`.
+fn lent(
+    store: &mut VirtualStore<Arc<str>>,
+    key: &Arc<str>,
+    field: StateField,
+    meter: &Meter,
+    now: StoreTime,
+) -> u32 {
+    match &store.charge(key, &reading(*meter, field), now).charges[0].state {
+        ReplyState::Stored(state) => state.lent.total(),
+        ReplyState::Log(_) => 0,
+    }
+}
+
+/// How many tokens a log counts in the span before `now` that `window` has.
+fn used(
+    store: &mut VirtualStore<Arc<str>>,
+    key: &Arc<str>,
+    field: StateField,
+    window: &Window,
+    now: StoreTime,
+) -> u32 {
+    let reply = store.charge(key, &reading(Meter::SlidingWindowLog(*window), field), now);
+    match &reply.charges[0].state {
+        ReplyState::Stored(_) => 0,
+        ReplyState::Log(statuses) => window.limit - statuses[0].remaining,
+    }
+}
+
+/// A call that reads a state.
+fn reading(meter: Meter, field: StateField) -> ScriptCall {
+    let (prefetch, reports) = (Prefetch::NONE, SmallVec::new());
+    let charge = ChargeCall { meter, field, enforced: true, as_lent: false, prefetch, reports };
+    ScriptCall { runs: smallvec![RequestRun { repeats: 0, cost: 1 }], charges: smallvec![charge] }
 }

@@ -158,7 +158,8 @@ impl<'s> Simulation<'s> {
             },
         };
         for (index, (at_us, event)) in fleet.events.iter().enumerate() {
-            if let FleetEvent::ShardLosesWrites(_, lag_us) = event {
+            if let FleetEvent::ShardLosesWrites(_, lag_us) | FleetEvent::ShardFailsOver(_, lag_us, _) = event
+            {
                 simulation.push(at_us.saturating_sub(*lag_us), ScheduledEvent::Snapshot(index));
             }
             simulation.push(*at_us, ScheduledEvent::Fault(index));
@@ -204,7 +205,7 @@ impl<'s> Simulation<'s> {
                 self.found.refill_clocks.insert(state, clock.clone());
             }
             if let Some(clock) = self.shards[shard].charge_clock(address) {
-                self.found.charge_clocks.insert(state, *clock);
+                self.found.charge_clocks.insert(state, clock.clone());
             }
         }
         self.found.losses_us_by_shard = self.shards.iter().map(|shard| shard.losses_us.clone()).collect();
@@ -270,12 +271,13 @@ impl<'s> Simulation<'s> {
             FleetEvent::ShardUnavailable(shard, length_us) => {
                 self.shards[usize::from(*shard)].stop_for(self.now_us, *length_us);
             }
-            FleetEvent::ShardLosesWrites(shard, _) => {
-                let snapshot = self.snapshots.remove(&(index as u64)).unwrap_or_default();
-                self.shards[usize::from(*shard)].restore(snapshot, self.now_us);
+            FleetEvent::ShardLosesWrites(shard, lag_us) => self.restore_snapshot(index, *shard, *lag_us),
+            FleetEvent::ShardFailsOver(shard, lag_us, by_us) => {
+                self.restore_snapshot(index, *shard, *lag_us);
+                self.shards[usize::from(*shard)].step_clock(*by_us);
             }
             FleetEvent::ShardRestarts(shard) => {
-                self.shards[usize::from(*shard)].restore(VirtualStore::default(), self.now_us);
+                self.shards[usize::from(*shard)].restore(VirtualStore::default(), 0, self.now_us);
             }
             FleetEvent::ShardClockSteps(shard, by_us) => self.shards[usize::from(*shard)].step_clock(*by_us),
             FleetEvent::Rules(rules) => {
@@ -292,9 +294,17 @@ impl<'s> Simulation<'s> {
     }
 
     fn take_snapshot(&mut self, index: usize) {
-        if let (_, FleetEvent::ShardLosesWrites(shard, _)) = &self.fleet.events[index] {
+        if let (_, FleetEvent::ShardLosesWrites(shard, _) | FleetEvent::ShardFailsOver(shard, ..)) =
+            &self.fleet.events[index]
+        {
             self.snapshots.insert(index as u64, self.shards[usize::from(*shard)].snapshot());
         }
+    }
+
+    fn restore_snapshot(&mut self, index: usize, shard: u16, lag_us: u64) {
+        let snapshot = self.snapshots.remove(&(index as u64)).unwrap_or_default();
+        let written_until_us = self.now_us.saturating_sub(lag_us);
+        self.shards[usize::from(shard)].restore(snapshot, written_until_us, self.now_us);
     }
 
     /// When `node` resumes, if it is paused.

@@ -58,11 +58,12 @@ local function write_and_renew(key, ttl_ms, ...)
     -- Of another format nothing is known, not even how old it is.
     if (format == NARROW or format == WIDE) and #value >= bytes then
       local _, class, instant_us = decode(">BBI7", value)
-      local fresh_us = instant_us + 2 ^ (class / 4)
+      local from_us = instant_us
+      -- What is lent holds back the refill until its epochs end.
       if #value >= bytes + LENT_BYTES then
-        fresh_us = max(fresh_us, (decode(">I4", value, bytes + 1) + EPOCHS) * EPOCH_US)
+        from_us = max(from_us, (decode(">I4", value, bytes + 1) + EPOCHS) * EPOCH_US)
       end
-      if fresh_us < now_us then redis_call("HDEL", key, some[index]) end
+      if from_us + 2 ^ (class / 4) < now_us then redis_call("HDEL", key, some[index]) end
     end
   end
 end

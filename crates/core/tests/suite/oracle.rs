@@ -40,9 +40,23 @@ enum Weather {
     Calm,
     ClockStepsBack,
     RuleChanges,
+    ClockStepsBackAndRuleChanges,
 }
 
-const WALKS: u64 = 720;
+impl Weather {
+    const ALL: [Self; 4] =
+        [Self::Calm, Self::ClockStepsBack, Self::RuleChanges, Self::ClockStepsBackAndRuleChanges];
+
+    fn steps_back(self) -> bool {
+        matches!(self, Self::ClockStepsBack | Self::ClockStepsBackAndRuleChanges)
+    }
+
+    fn changes_rules(self) -> bool {
+        matches!(self, Self::RuleChanges | Self::ClockStepsBackAndRuleChanges)
+    }
+}
+
+const WALKS: u64 = 960;
 const STEPS: u64 = 300;
 
 /// A test for each oracle.
@@ -77,8 +91,7 @@ oracles! {
 fn walks<O: Oracle>() {
     let (mut admitted, mut rejected) = (0, 0);
     for seed in 0..WALKS {
-        let weather = [Weather::Calm, Weather::ClockStepsBack, Weather::RuleChanges][(seed % 3) as usize];
-        let passed = walk::<O>(seed, weather);
+        let passed = walk::<O>(seed, Weather::ALL[(seed % 4) as usize]);
         admitted += passed;
         rejected += STEPS - passed;
     }
@@ -97,7 +110,7 @@ fn walk<O: Oracle>(seed: u64, weather: Weather) -> u64 {
     let mut last: Option<LimitStep> = None;
     let mut admitted = 0;
     for index in 0..STEPS {
-        if weather == Weather::RuleChanges && rng.u8(0..20) == 0 {
+        if weather.changes_rules() && rng.u8(0..20) == 0 {
             rule = O::edited(&rule, rng);
             kept.limit = O::limit(&rule);
         }
@@ -181,7 +194,7 @@ fn draw_instant(
     last: Option<LimitStep>,
     lifetime_us: u64,
 ) -> u64 {
-    if weather == Weather::ClockStepsBack && rng.u8(0..6) == 0 {
+    if weather.steps_back() && rng.u8(0..6) == 0 {
         let back_us = [2, 2_000_000, lifetime_us, 3 * lifetime_us][rng.usize(0..4)];
         return now_us.saturating_sub(rng.u64(0..=back_us)).max(NOW_US / 2);
     }

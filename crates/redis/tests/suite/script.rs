@@ -4,6 +4,7 @@ mod agreement;
 mod clock_votes;
 mod cluster;
 mod draw;
+mod edited_windows;
 mod keeping;
 
 use redis::{Connection, Value};

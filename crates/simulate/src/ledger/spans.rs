@@ -1,11 +1,14 @@
 //! Limits that hold for every span of time by itself: buckets, and windows that are aligned to the clock.
 
-use super::{LedgerEntry, StoreFaults};
+use super::{LedgerEntry, LossAllowance, StoreFaults};
 use crate::bound::{BucketBound, WindowBound};
+use crate::charge_clock::CountAllowance;
 
 /// The greatest of cost − B − r·(t − s) over all spans from an s, when something was sent, to a t, when
-/// something was answered, rounded up to whole tokens. A span that reaches a loss, or begins less than `credit_us`
-/// after it, has one more B for it; t − s is longer by what the bucket's refill clock has gained in it.
+/// something was answered, rounded up to whole tokens. t − s is longer by what the bucket's refill clock has gained in it.
+///
+/// A span around a loss has the tokens that the loss has added to the bucket; one that begins up to `credit_us` after it has the
+/// credit that was lent then. Of a loss of which only the time is known either may be one more B.
 ///
 /// `entries` are in the order in which they were sent, here and below.
 pub(super) fn bucket_excess(entries: &[&LedgerEntry], bucket: BucketBound, faults: &StoreFaults<'_>) -> i64 {
@@ -19,32 +22,45 @@ pub(super) fn bucket_excess(entries: &[&LedgerEntry], bucket: BucketBound, fault
         (i128::from(us - start_us) + i128::from(gain_us.unwrap_or(0))) * i128::from(bucket.amount)
     };
     let lost = |us: u64| losses_until(losses_us, us) * i128::from(bucket.capacity) * unit;
+    let tokens = |gained: Option<i64>| i128::from(gained.unwrap_or(0)) * unit;
     let before = |us: u64| {
         let gain_us = refill_clock.map(|clock| clock.gain_from_us(us));
-        refilled(us, gain_us) + lost(us.saturating_sub(credit_us))
+        let gained = refill_clock.map(|clock| clock.gained_before(us, &bucket, credit_us));
+        refilled(us, gain_us) + tokens(gained) + lost(us.saturating_sub(credit_us))
     };
     let until = |us: u64| {
         let gain_us = refill_clock.map(|clock| clock.gain_until_us(us));
-        refilled(us, gain_us) + lost(us)
+        let gained = refill_clock.map(|clock| clock.gained_until(us, &bucket));
+        refilled(us, gain_us) + tokens(gained) + lost(us)
     };
     worst_span(entries, unit, before, until) - capacity
 }
 
 /// The greatest of cost − L·n over all spans of n windows. Requests that were sent in one window and answered in another count in
-/// spans that contain both. A loss after the beginning of the first window and before the end of the span gives it one more L: what
-/// was taken of a window before a loss may be returned after it, as long as the window lasts.
-pub(super) fn window_excess(entries: &[&LedgerEntry], window: WindowBound, losses_us: &[u64]) -> i64 {
+/// spans that contain both. What the store has forgotten of a window may be admitted in it again. A loss of which only the time is
+/// known gives one more L to a span that ends after it, if it came after the beginning of the first window: what was
+/// taken of a window before a loss may be returned after it, as long as the window lasts.
+pub(super) fn window_excess(entries: &[&LedgerEntry], window: WindowBound, losses: &LossAllowance) -> i64 {
+    let LossAllowance { losses_us, counts, .. } = losses;
     let limit = i128::from(window.limit);
     if entries.is_empty() {
         return -i64::from(window.limit);
     }
-    let number = |us: u64| i128::from(us / window.length_us);
+    let number = |us: u64| us / window.length_us;
+    // In windows before this one, and in this one by now.
+    let forgotten = |number: u64, now_us: u64| {
+        let is_allowed =
+            |of: &&CountAllowance| of.number < number || of.number == number && of.from_us <= now_us;
+        counts.iter().filter(is_allowed).map(|of| i128::from(of.tokens)).sum::<i128>()
+    };
     let before = |us: u64| {
         let begins_us = us - us % window.length_us;
         let losses = losses_us.iter().filter(|loss_us| **loss_us < begins_us).count() as i128;
-        (number(us) + losses) * limit
+        (i128::from(number(us)) + losses) * limit + forgotten(number(us), 0)
     };
-    let until = |us: u64| (number(us) + 1 + losses_until(losses_us, us)) * limit;
+    let until = |us: u64| {
+        (i128::from(number(us)) + 1 + losses_until(losses_us, us)) * limit + forgotten(number(us), us)
+    };
     worst_span(entries, 1, before, until).max(-i64::from(window.limit))
 }
 

@@ -1,7 +1,8 @@
 //! Limits of which a window may begin anywhere: the sliding counter and the log.
 
-use super::LedgerEntry;
+use super::{LedgerEntry, LossAllowance};
 use crate::bound::WindowBound;
+use crate::charge_clock::CountAllowance;
 use std::collections::BTreeMap;
 
 /// Logs are judged by spans of so many windows at most. Only requests that were answered windows later need more than one.
@@ -11,8 +12,10 @@ const MOST_WINDOWS: u64 = 16;
 /// this one until e microseconds into it, the estimate is p·(W − e)/W + q. Of a request that was sent in the window before and
 /// answered in this one it is not known in which it counted: as the part of p that it is at least.
 ///
-/// Each loss within the two windows begins a count of its own, which keeps to the limit by itself.
-pub(super) fn counter_excess(entries: &[&LedgerEntry], window: WindowBound, losses_us: &[u64]) -> i64 {
+/// What the store has forgotten of p and q may be admitted again. Each loss within the two windows of which only the time is known
+/// begins a count of its own, which keeps to the limit by itself.
+pub(super) fn counter_excess(entries: &[&LedgerEntry], window: WindowBound, losses: &LossAllowance) -> i64 {
+    let LossAllowance { losses_us, counts, .. } = losses;
     let (length_us, limit) = (window.length_us, i128::from(window.limit));
     let unit = i128::from(length_us);
     let mut order = entries.to_vec();
@@ -23,10 +26,13 @@ pub(super) fn counter_excess(entries: &[&LedgerEntry], window: WindowBound, loss
     for entry in order {
         *costs.entry(entry.sent_us / length_us).or_default() += i128::from(entry.cost);
         let (number, elapsed_us) = (entry.received_us / length_us, entry.received_us % length_us);
-        let cost_in =
-            |number: Option<u64>| number.and_then(|number| costs.get(&number)).copied().unwrap_or(0);
-        let faded = cost_in(number.checked_sub(1)) * i128::from(length_us - elapsed_us);
-        let estimate = faded + cost_in(Some(number)) * unit;
+        let counted_in = |number: u64| {
+            let is_allowed = |of: &&CountAllowance| of.number == number && of.from_us <= entry.received_us;
+            let forgotten: i64 = counts.iter().filter(is_allowed).map(|of| of.tokens).sum();
+            costs.get(&number).copied().unwrap_or(0) - i128::from(forgotten)
+        };
+        let faded = number.checked_sub(1).map_or(0, counted_in) * i128::from(length_us - elapsed_us);
+        let estimate = faded + counted_in(number) * unit;
         let from_us = number.saturating_sub(1) * length_us;
         let lost = losses_us.iter().filter(|us| (from_us..=entry.received_us).contains(*us)).count();
         worst = worst.max(estimate - (1 + lost as i128) * limit * unit);
@@ -34,8 +40,10 @@ pub(super) fn counter_excess(entries: &[&LedgerEntry], window: WindowBound, loss
     (worst.div_euclid(unit) + i128::from(worst.rem_euclid(unit) > 0)) as i64
 }
 
-/// The greatest of cost − L·n over all spans that are shorter than n windows. A loss within a span gives it one more L.
-pub(super) fn log_excess(entries: &[&LedgerEntry], window: WindowBound, losses_us: &[u64]) -> i64 {
+/// The greatest of cost − L·n over all spans that are shorter than n windows. What a log has forgotten may be admitted again in a
+/// span around the loss; a loss within a span of which only the time is known gives it one more L.
+pub(super) fn log_excess(entries: &[&LedgerEntry], window: WindowBound, losses: &LossAllowance) -> i64 {
+    let LossAllowance { losses_us, entries: forgotten, .. } = losses;
     let limit = i64::from(window.limit);
     let mut worst = -limit;
     let mut received: Vec<u64> = entries.iter().map(|entry| entry.received_us).collect();
@@ -46,13 +54,18 @@ pub(super) fn log_excess(entries: &[&LedgerEntry], window: WindowBound, losses_u
         answered.add(received.partition_point(|us| *us < entry.received_us), i64::from(entry.cost));
         let from_us = entry.sent_us;
         let full = (1..=MOST_WINDOWS).map(|windows| from_us + windows * window.length_us);
-        // Spans that end just before a loss are not allowed more for it.
-        let ends_us = full.chain(losses_us.iter().copied());
+        // Spans that end just before a loss, or before the first call after it, are not allowed more for it.
+        let calls_us = forgotten.iter().map(|(_, next_call_us, _)| *next_call_us);
+        let ends_us = full.chain(losses_us.iter().copied()).chain(calls_us);
         for end_us in ends_us.filter(|end_us| *end_us > from_us) {
             let windows = (end_us - from_us).div_ceil(window.length_us);
             let lost = losses_us.iter().filter(|us| (from_us..end_us).contains(*us)).count() as i64;
+            let is_around = |(last_call_us, next_call_us, _): &&(u64, u64, i64)| {
+                from_us <= *last_call_us && *next_call_us < end_us
+            };
+            let again: i64 = forgotten.iter().filter(is_around).map(|(.., tokens)| tokens).sum();
             let count = received.partition_point(|us| *us < end_us);
-            worst = worst.max(answered.sum(count) - (windows as i64 + lost) * limit);
+            worst = worst.max(answered.sum(count) - (windows as i64 + lost) * limit - again);
         }
     }
     worst
@@ -92,7 +105,12 @@ mod tests {
     use crate::bound::{LimitBound, WindowBound};
     use crate::charge_clock::ChargeClock;
     use crate::ledger::{Ledger, LedgerEntry, StoreFaults};
+    use tollgate_core::algorithm::{Algorithm, StateCell};
+    use tollgate_core::lending::StoredState;
+    use tollgate_core::limit::{Limit, LimitSize, Meter};
     use tollgate_core::time::StoreTime;
+
+    const START: StoreTime = StoreTime::from_us(1_000_000);
 
     /// 10 in 1,000 µs.
     const WINDOW: WindowBound = WindowBound { limit: 10, length_us: 1_000 };
@@ -107,6 +125,16 @@ mod tests {
             ledger.note(LedgerEntry { key: 1, node: 0, admitted: true, cost, sent_us, received_us });
         }
         ledger
+    }
+
+    fn meter(bound: LimitBound) -> Meter {
+        let algorithm = match bound {
+            LimitBound::SlidingCounter(_) => Algorithm::SlidingWindowCounter,
+            LimitBound::Log(_) => Algorithm::SlidingWindowLog,
+            LimitBound::FixedWindow(_) | LimitBound::Bucket(_) => Algorithm::FixedWindow,
+        };
+        let size = LimitSize { capacity: Some(10), rate: None, window_us: Some(WINDOW.length_us) };
+        *Limit::new("ten", algorithm, size).unwrap().meter()
     }
 
     #[test]
@@ -171,8 +199,7 @@ mod tests {
         let judge = |requests: &[(u64, u64, u32)], calls: &[(u64, i64)], bound, losses_us: &[u64]| {
             let mut clock = ChargeClock::default();
             for (at_us, off_us) in calls {
-                let now = StoreTime::from_us(1_000_000 + at_us).shifted_by(*off_us);
-                clock.record(WINDOW.length_us, now, *off_us, *at_us);
+                clock.record(&meter(bound), (START + *at_us).shifted_by(*off_us), *off_us, *at_us);
             }
             let faults = StoreFaults { charge_clock: Some(&clock), losses_us, ..StoreFaults::default() };
             ledger(requests).excess_after(1, bound, &faults)
@@ -195,6 +222,44 @@ mod tests {
         assert_eq!(judge(&two, &[(100, 0), (900, 100)], FIXED, &[]), 0);
         assert_eq!(judge(&two, &[(100, 0), (900, 100)], LOG, &[]), 10);
         assert_eq!(judge(&two, &[(100, 0), (900, 200)], LOG, &[]), 0);
+    }
+
+    /// The store forgets 6 of the 8 that were admitted until 600.
+    #[test]
+    fn a_known_loss_allows_what_was_forgotten_and_no_more() {
+        let state = |count| {
+            let cell = StateCell { instant: START, grain: 0, major: count, minor: 0 };
+            Some(StoredState { cell: Some(cell), ..StoredState::default() })
+        };
+        for (bound, requests, excess) in [
+            (FIXED, &[(100, 600, 8), (650, 800, 8)][..], 0),
+            (FIXED, &[(100, 600, 8), (650, 800, 9)], 1),
+            (FIXED, &[(1_100, 1_200, 11)], 1),
+            (FIXED, &[(100, 600, 8), (300, 649, 3)], 1),
+            (COUNTER, &[(100, 600, 8), (300, 649, 3)], 1),
+            // In the window after that they are still faded out.
+            (COUNTER, &[(100, 600, 8), (650, 800, 8)], 0),
+            (COUNTER, &[(100, 600, 8), (650, 800, 9)], 1),
+            (COUNTER, &[(100, 600, 8), (650, 800, 8), (1_400, 1_500, 5)], 0),
+            (COUNTER, &[(100, 600, 8), (650, 800, 8), (1_400, 1_500, 6)], 1),
+            (COUNTER, &[(2_100, 2_200, 11)], 1),
+            (LOG, &[(100, 600, 8), (650, 800, 8)], 0),
+            (LOG, &[(100, 600, 8), (650, 800, 9)], 1),
+            (LOG, &[(601, 700, 11)], 1),
+            // Not before the next call.
+            (LOG, &[(100, 600, 8), (600, 649, 3)], 1),
+        ] {
+            let mut clock = ChargeClock::default();
+            clock.record(&meter(bound), START + 600, 0, 600);
+            match bound {
+                LOG => clock.forget_entries(500, |_, _| 6),
+                _ => clock.forget_counts(state(8), state(2), START),
+            }
+            clock.record(&meter(bound), START + 650, 0, 650);
+            let faults = StoreFaults { charge_clock: Some(&clock), ..StoreFaults::default() };
+            let found = ledger(requests).excess_after(1, bound, &faults);
+            assert_eq!(found, excess, "{bound:?} {requests:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A client that moves from one node to another finds its tokens there.
 
+mod tables;
+
 use super::*;
 use tollgate_simulate::FleetEvent;
 

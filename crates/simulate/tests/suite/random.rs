@@ -4,12 +4,12 @@ mod faults;
 mod limits;
 
 use super::*;
-use faults::{faults, first_step_us, gain_bound};
+use faults::{credit_us, faults, first_step_us, gain_bound, steps_of};
 use limits::{DrawnLimit, changes, rules};
 use std::collections::BTreeMap;
 use tollgate_core::lending::EPOCH_US;
 use tollgate_core::script::CLOCK_TOLERANCE_US;
-use tollgate_simulate::{BucketBound, FleetEvent, LimitBound, RefillClock, StoreFaults};
+use tollgate_simulate::{BucketBound, ChargeClock, FleetEvent, LimitBound, RefillClock, StoreFaults};
 
 /// Runs in the suite; `TOLLGATE_SEEDS=3000 cargo test --release -p tollgate-simulate random` makes more.
 const SEEDS: u64 = 1_000;
@@ -37,6 +37,14 @@ struct Met {
     nearly_full_without_faults: BTreeMap<&'static str, u64>,
     /// By the kind of limit: those that admitted more than they could have, had the store not lost data.
     lost: BTreeMap<&'static str, u64>,
+    /// The same, of those that then had nearly none left of what a loss allows.
+    nearly_full_after_losses: BTreeMap<&'static str, u64>,
+    /// Windows and logs that are not judged to the end, because a clock was set back by more than the window.
+    jumped: u64,
+    windows: u64,
+    /// Shards whose clock stepped, and for which none of the exceptions holds that let the time of limits follow it.
+    held: u64,
+    failovers: u64,
     /// Runs in which a node was paused for longer than its credit lived.
     outlived_credit: u64,
     crashes: u64,
@@ -44,7 +52,7 @@ struct Met {
     mixed: u64,
     /// Limits that admitted more than by their last version.
     above_one_version: u64,
-    /// Runs in which a clock stepped and nodes could measure it.
+    /// Runs in which nodes could measure a clock that stepped.
     corrected: u64,
     /// Buckets that a clock ahead of its time would have filled, had it not been corrected.
     stepped_ahead: u64,
@@ -61,10 +69,10 @@ impl Met {
         self.partly_degraded += found.tally.partly_degraded;
         self.several += u64::from(limits > 1);
         self.outlived_credit += u64::from(found.pauses_beyond_credit > 0);
+        self.failovers += u64::from(is_any(|event| matches!(event, FleetEvent::ShardFailsOver(..))));
         self.crashes += u64::from(is_any(|event| matches!(event, FleetEvent::NodeCrashes(_))));
         self.mixed += u64::from(fleet.nodes > 1 && is_any(|event| matches!(event, FleetEvent::RulesAt(..))));
-        let steps = is_any(|event| matches!(event, FleetEvent::ShardClockSteps(..)));
-        self.corrected += u64::from(steps && measures_clocks(fleet));
+        self.corrected += u64::from(measures_clocks(fleet));
     }
 
     fn assert_enough(&self, seeds: u64) {
@@ -75,12 +83,15 @@ impl Met {
             let count = |of: &BTreeMap<&str, u64>| of.get(kind).copied().unwrap_or(0);
             assert!(count(&self.nearly_full) > seeds / 10, "{kind}: {self:?}");
             assert!(count(&self.nearly_full_after_steps) > seeds / 30, "{kind}: {self:?}");
-            assert!(count(&self.nearly_full_without_faults) > seeds / 30, "{kind}: {self:?}");
+            assert!(count(&self.nearly_full_without_faults) > seeds / 25, "{kind}: {self:?}");
             assert!(count(&self.lost) > seeds / 200, "{kind}: {self:?}");
+            assert!(count(&self.nearly_full_after_losses) > seeds / 250, "{kind}: {self:?}");
         }
-        assert!(self.outlived_credit > seeds / 40, "{self:?}");
+        assert!(self.outlived_credit > seeds / 15, "{self:?}");
         assert!(self.mixed > seeds / 3 && self.above_one_version > seeds / 20, "{self:?}");
-        assert!(self.stepped_ahead > seeds / 20 && self.corrected > seeds / 10, "{self:?}");
+        assert!(self.stepped_ahead > seeds / 20 && self.corrected > seeds / 2, "{self:?}");
+        assert!(self.held > seeds / 6 && self.failovers > seeds / 6, "{self:?}");
+        assert!(self.jumped < self.windows / 25, "{self:?}");
         // It takes nodes that disagree after the server has lost the correction: one fleet in some hundreds.
         assert!(seeds < 3_000 || self.longest_twice_us > 0, "{self:?}");
     }
@@ -143,7 +154,7 @@ fn no_limit_is_ever_exceeded() {
         let found = run(&fleet, &population(), arrivals);
         met.note_run(&found, &fleet, versions[0].limits().count());
         let case = format!("seed {seed}, {}\n{}or\n{}", described(&fleet.events), texts[0], texts[1]);
-        judge_clocks(&found, &fleet, &case);
+        judge_clocks(&found, &fleet, &case, &mut met);
         for key in found.ledger.keys() {
             judge(&found, &fleet, key, &case, &mut met);
         }
@@ -163,17 +174,27 @@ fn described(events: &[(u64, FleetEvent)]) -> String {
 }
 
 /// The time that limits are charged by does not gain on the true time, unless a clock steps: then by no more than is documented.
-fn judge_clocks(found: &Findings, fleet: &SimulatedFleet, case: &str) {
-    let bound = gain_bound(fleet);
+fn judge_clocks(found: &Findings, fleet: &SimulatedFleet, case: &str, met: &mut Met) {
     for (shard, gain_us) in found.clock_gain_us_by_shard.iter().copied().enumerate() {
-        match first_step_us(&fleet.events, shard) {
-            None => assert_eq!(gain_us, 0, "shard {shard}: {case}"),
-            Some(_) => assert!(
-                gain_us <= bound.gain_us || !measures_clocks(fleet),
-                "the time of shard {shard} gained {gain_us} of {} µs: {case}",
-                bound.gain_us
-            ),
-        }
+        let bound = gain_bound(fleet, shard);
+        let steps = first_step_us(&fleet.events, shard).is_some();
+        met.held += u64::from(steps && bound.twice_us.is_some());
+        assert!(
+            gain_us <= bound.gain_us,
+            "the time of shard {shard} gained {gain_us} of {} µs: {case}",
+            bound.gain_us
+        );
+    }
+}
+
+/// The counts of a window are moved only by a call that a step of the clock may have set back so far.
+fn judge_jump(clock: &ChargeClock, fleet: &SimulatedFleet, shard: usize, case: &str, met: &mut Met) {
+    if let Some(jump) = clock.jump() {
+        let fall_us = gain_bound(fleet, shard).fall_us;
+        assert!(jump.behind_us <= fall_us, "{jump:?}, at most {fall_us} µs behind: {case}");
+        let steps_us = first_step_us(&fleet.events, shard);
+        assert!(steps_us.is_some_and(|us| us <= jump.at_us), "{jump:?} before any step: {case}");
+        met.jumped += 1;
     }
 }
 
@@ -182,7 +203,8 @@ fn judge(found: &Findings, fleet: &SimulatedFleet, key: u32, case: &str, met: &m
     let (kind, shard) = (kind_of(&bound), found.shard_by_key[&key]);
     let losses_us = &found.losses_us_by_shard[shard];
     let (refill_clock, charge_clock) = (found.refill_clocks.get(&key), found.charge_clocks.get(&key));
-    let faults = StoreFaults { losses_us, credit_us: CREDIT_US, refill_clock, charge_clock };
+    let credit_us = credit_us(&fleet.events, shard);
+    let faults = StoreFaults { losses_us: &[], credit_us, refill_clock, charge_clock };
     let over = found.ledger.excess_after(key, bound, &faults);
     assert!(over <= 0, "{over} above {bound:?}, by {refill_clock:?}{charge_clock:?}, {case}");
 
@@ -195,13 +217,22 @@ fn judge(found: &Findings, fleet: &SimulatedFleet, key: u32, case: &str, met: &m
             None => {}
         }
     }
-    if found.ledger.excess_after(key, bound, &StoreFaults { losses_us: &[], ..faults }) > 0 {
+    let has_lost = !losses_us.is_empty() && first_step_us(&fleet.events, shard).is_none();
+    if has_lost && found.ledger.excess(key, bound) > 0 {
         note(&mut met.lost);
+        if over > -2 {
+            note(&mut met.nearly_full_after_losses);
+        }
     }
-    let by_last_version = found.ledger.excess_after(key, &found.meters[key as usize], &faults);
-    met.above_one_version += u64::from(by_last_version > 0);
-    if let LimitBound::Bucket(bucket) = bound {
-        judge_refill(found, fleet, key, &bucket, case, met);
+    let last_version = LimitBound::from(&found.meters[key as usize]);
+    let is_above_it = last_version != bound && found.ledger.excess_after(key, last_version, &faults) > 0;
+    met.above_one_version += u64::from(is_above_it);
+    match bound {
+        LimitBound::Bucket(bucket) => judge_refill(found, fleet, key, &bucket, case, met),
+        LimitBound::FixedWindow(_) | LimitBound::SlidingCounter(_) | LimitBound::Log(_) => {
+            met.windows += 1;
+            charge_clock.into_iter().for_each(|clock| judge_jump(clock, fleet, shard, case, met));
+        }
     }
 }
 
@@ -214,14 +245,14 @@ fn judge_refill(
     case: &str,
     met: &mut Met,
 ) {
+    let shard = found.shard_by_key[&key];
     let gain_us = found.refill_clocks.get(&key).map_or(0, RefillClock::greatest_gain_us);
-    let twice_us = gain_us.saturating_sub(found.clock_gain_us_by_shard[found.shard_by_key[&key]]);
-    if let Some(most_us) = gain_bound(fleet).twice_us.filter(|_| measures_clocks(fleet)) {
+    let twice_us = gain_us.saturating_sub(found.clock_gain_us_by_shard[shard]);
+    if let Some(most_us) = gain_bound(fleet, shard).twice_us {
         met.longest_twice_us = met.longest_twice_us.max(twice_us);
         assert!(twice_us <= most_us, "{twice_us} of {most_us} µs passed twice for {bucket:?}, {case}");
     }
-    let is_ahead = |event: &FleetEvent| matches!(event, FleetEvent::ShardClockSteps(_, by_us) if *by_us > 0);
-    let steps_ahead = fleet.events.iter().any(|(_, event)| is_ahead(event));
+    let steps_ahead = steps_of(&fleet.events, shard).any(|(_, by_us)| by_us > 0);
     met.stepped_ahead +=
         u64::from(steps_ahead && refilled_by_gain(bucket, gain_us) < i64::from(bucket.capacity) / 2);
 }

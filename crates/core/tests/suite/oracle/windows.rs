@@ -29,6 +29,10 @@ fn start_of(rule: &Window, us: u64) -> u64 {
     us - us % rule.window_us
 }
 
+fn tick_of(rule: &Window, us: u64) -> u64 {
+    us - us % rule.tick_us
+}
+
 /// What was admitted in the window that starts at `start_us`.
 fn sum(admitted: &[Admitted], rule: &Window, start_us: u64) -> u32 {
     admitted.iter().filter(|(at_us, _)| start_of(rule, *at_us) == start_us).map(|(_, cost)| cost).sum()
@@ -58,7 +62,7 @@ impl Book {
         let admitted = self.under(rule);
         let newest_us = admitted.last().map_or(0, |(at_us, _)| start_of(rule, *at_us));
         // After a small step back the clock stands still at the newest window's start.
-        let clock_us = (now_us - now_us % rule.tick_us).max(newest_us);
+        let clock_us = tick_of(rule, now_us).max(newest_us);
         let start_us = start_of(rule, clock_us);
         View {
             clock_us,
@@ -68,11 +72,12 @@ impl Book {
         }
     }
 
-    /// After a jump of the clock the newest window becomes the present one.
-    fn settle(&mut self, rule: &Window, now_us: u64) {
-        let clock_us = now_us - now_us % rule.tick_us;
+    /// After a jump of the clock the newest window becomes the present one. It lies ahead by its start, or by that of the
+    /// window of this rule in which it starts.
+    fn settle(&mut self, rule: &Window, now_us: u64, begins: fn(&Window, u64) -> u64) {
+        let clock_us = tick_of(rule, now_us);
         let Some((start_us, current, previous)) = self.newest() else { return };
-        if start_us > clock_us + rule.window_us {
+        if begins(rule, start_us) > clock_us + rule.window_us {
             self.rule = Some(*rule);
             self.admitted = vec![(start_of(rule, clock_us) - 1, previous), (clock_us, current)];
         }
@@ -90,7 +95,7 @@ impl Book {
 }
 
 macro_rules! keeps_a_book {
-    ($algorithm:ident) => {
+    ($algorithm:ident, ahead by $begins:ident) => {
         type Rule = Window;
         const ALGORITHM: Algorithm = Algorithm::$algorithm;
 
@@ -104,7 +109,7 @@ macro_rules! keeps_a_book {
             rule.limit(Self::ALGORITHM)
         }
         fn settle(&mut self, rule: &Window, now_us: u64) {
-            self.0.settle(rule, now_us);
+            self.0.settle(rule, now_us, $begins);
         }
         fn spend(&mut self, rule: &Window, now_us: u64, cost: u32) {
             self.0.spend(rule, now_us, cost);
@@ -116,7 +121,7 @@ macro_rules! keeps_a_book {
 pub struct FixedWindow(Book);
 
 impl Oracle for FixedWindow {
-    keeps_a_book!(FixedWindow);
+    keeps_a_book!(FixedWindow, ahead by tick_of);
 
     fn admits(&self, rule: &Window, now_us: u64, cost: u32) -> bool {
         self.0.view(rule, now_us).current + i128::from(cost) <= rule.limit.into()
@@ -147,7 +152,7 @@ impl SlidingWindowCounter {
 }
 
 impl Oracle for SlidingWindowCounter {
-    keeps_a_book!(SlidingWindowCounter);
+    keeps_a_book!(SlidingWindowCounter, ahead by start_of);
 
     fn admits(&self, rule: &Window, now_us: u64, cost: u32) -> bool {
         self.room(rule, now_us) >= i128::from(cost) * i128::from(rule.window_us)

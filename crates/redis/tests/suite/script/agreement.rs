@@ -89,7 +89,6 @@ struct Client {
     /// Asks for one request at a time, takes nothing ahead, and is walked by the embedded algorithm too.
     plain: bool,
     embedded: Option<LimitState>,
-    edited: bool,
 }
 
 struct Kept {
@@ -99,6 +98,9 @@ struct Kept {
     enforced: bool,
     /// Taken ahead, and when.
     taken: (u32, u32),
+    /// The numbers that the state may have been written by: those of its last write, and, if the clock was back since, those
+    /// by which it may have been moved to the present.
+    written_by: Vec<Meter>,
 }
 
 struct Promise {
@@ -241,6 +243,11 @@ impl Group {
             met.lends += u64::from(charge.lent > 0);
             let counted = if asked.enforced { &answer.admitted } else { &charge.counted };
             let held = counted.iter().zip(&ask.runs).map(|(count, run)| count * run.cost).sum::<u32>();
+            if held + charge.lent > 0 || !asked.reports.is_empty() {
+                kept.written_by = vec![asked.meter];
+            } else if now_us < self.newest_us && !kept.written_by.contains(&asked.meter) {
+                kept.written_by.push(asked.meter);
+            }
             let is_held = held > 0 && (asked.as_lent || asked.meter.bucket().is_none());
             met.held += u64::from(is_held && asked.meter.bucket().is_some());
             let is_logged = kept.limit.meter().is_log();
@@ -288,7 +295,9 @@ impl Group {
         }
     }
 
-    /// Tells the twin which states the script has let go of, each of which must be as good as a fresh one.
+    /// Tells the twin which states the script has let go of, each of which must be as good as a fresh one, whatever the clock did: by
+    /// the numbers that it was written by. Those of an edit since then may give it a longer life, but the script knows a state's
+    /// age by what was written with it, and nothing was charged by the new numbers yet.
     fn let_go(
         &mut self,
         number: usize,
@@ -297,19 +306,28 @@ impl Group {
         context: &str,
         met: &mut Met,
     ) {
-        let monotone = self.now_us == self.newest_us && !self.clients[number].edited;
-        for charge in &ask.charges {
+        let now = at(self.now_us);
+        for (kept, charge) in self.clients[number].limits.iter_mut().zip(&ask.charges) {
             let is_log = charge.meter.is_log();
             if is_log || fields.iter().any(|field| field == charge.field.as_bytes()) {
                 continue;
             }
             if let Some(account) = self.twin.remove_state(&number, charge.field) {
                 met.dropped += 1;
-                // Its last edit may have given it a longer life than the one that it was dropped by.
+                // By its last edit it may have had a longer life, and promised a longer wait.
                 self.promise = self.promise.take().filter(|promise| promise.client != number);
-                let fresh =
-                    account.remaining_and_reset(&charge.meter, at(self.now_us)) == (charge.meter.quota(), 0);
-                assert!(fresh || !monotone, "{context}: {account:?} was dropped at {}", self.now_us);
+                let is_fresh = |meter: &Meter| {
+                    let mut present = account;
+                    present.apply_reports(meter, now, &[]);
+                    present.remaining_and_reset(meter, now) == (meter.quota(), 0)
+                };
+                assert!(
+                    kept.written_by.iter().any(is_fresh),
+                    "{context}: {account:?} was dropped at {}, written by {:?}",
+                    self.now_us,
+                    kept.written_by
+                );
+                kept.written_by.clear();
             }
         }
     }
@@ -328,10 +346,11 @@ impl Client {
             let route = rng.bool().then(|| rng.u64(..));
             let field = StateField::new((index as u64 + 1) << 40 | rng.u64(..) << 48, route);
             let enforced = plain || rng.u8(0..4) > 0;
-            Kept { numbers, limit: numbers.limit(), field, enforced, taken: (0, 0) }
+            let (limit, written_by) = (numbers.limit(), Vec::new());
+            Kept { numbers, limit, field, enforced, taken: (0, 0), written_by }
         });
         let limits = limits.collect();
-        Self { key: format!("walk:{{{seed}-{number}}}"), limits, plain, embedded: None, edited: false }
+        Self { key: format!("walk:{{{seed}-{number}}}"), limits, plain, embedded: None }
     }
 
     fn edit(&mut self, rng: &mut fastrand::Rng) {
@@ -339,7 +358,6 @@ impl Client {
         let kept = &mut self.limits[index];
         kept.numbers = kept.numbers.edited(rng);
         kept.limit = kept.numbers.limit();
-        self.edited = true;
     }
 
     fn compare_embedded(&mut self, now_us: u64, cost: u32, answer: &ScriptReply, context: &str) {

@@ -178,6 +178,25 @@ fn stale_states_are_dropped_by_and_by() {
     assert_eq!(scripted.hlen("{c}"), 11, "one second's state that is written, and ten of a day");
 }
 
+/// What is lent holds back the refill until its epochs end. Before the bucket has been refilled since, its client would find tokens
+/// in a fresh one that a node has spent just now.
+#[test]
+fn a_state_is_kept_until_it_has_refilled_what_was_lent() {
+    let mut scripted = Scripted::start();
+    let second = per_second(10);
+    let start_us = START_US - START_US % EPOCH_US;
+    for (after_us, fields) in [(500_000, 2), (5_000_000, 1)] {
+        let key = format!("{{lent-{after_us}}}");
+        let mut lent = ask(&second, field(1), 10);
+        lent.charges[0].as_lent = true;
+        scripted.charge_one(start_us, &key, &lent);
+        // The first write of a field looks at the others.
+        let now_us = start_us + 2 * EPOCH_US + after_us;
+        scripted.charge_one(now_us, &key, &ask(&second, field(2), 1));
+        assert_eq!(scripted.hlen(&key), fields, "{after_us} µs after the epochs of what was lent");
+    }
+}
+
 #[test]
 fn a_state_in_an_unknown_format_is_an_error_of_its_client_alone() {
     let mut scripted = Scripted::start();
