@@ -222,9 +222,12 @@ impl StoreCore {
         let outcome = self.fleet.note_reply(shard, &answer, description, now);
         if outcome == HeartbeatOutcome::DataLost {
             let number = shard.number();
-            // With a step ahead the server expires keys, that of the nodes among them.
+            // What is missing is the entry of this node. With a step ahead the server expires keys, that of the nodes among them.
             match shard.clock().vote_us() {
-                None => tracing::warn!(shard = number, "store has lost its data; all limits start full"),
+                None => tracing::warn!(
+                    shard = number,
+                    "store has lost the entries of nodes, or all of its data; limits may start full"
+                ),
                 Some(_) => tracing::warn!(
                     shard = number,
                     "store has expired keys because its clock has stepped, or lost its data; some limits may start full"

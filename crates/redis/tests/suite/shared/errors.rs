@@ -168,6 +168,39 @@ fn a_script_that_fails_for_one_client_degrades_it_alone() {
 }
 
 #[test]
+fn a_damaged_log_is_an_error_and_does_not_grow() {
+    logged(async |log| {
+        let server = RedisServer::start(&[]);
+        let node = start(&server.url()).await;
+        let script = |text: &str| server.cli(&["EVAL", text, "0"]);
+        let lists = "local lists = {}; for _, key in ipairs(redis.call('KEYS', 'tg:{*')) do \
+                     if redis.call('TYPE', key).ok == 'list' then lists[#lists + 1] = key end end; ";
+        let damages = ["0, string.rep('9', 24)", "0, 'short'", "-1, string.rep('\\255', 18)", "-1, 'short'"];
+        for (round, damage) in damages.into_iter().enumerate() {
+            let client = format!("client-{round}");
+            let check = async || {
+                node.check(&Request { api_key: Some(&client), endpoint: "/log", ..Request::default() }).await
+            };
+            for _ in 0..3 {
+                assert_eq!(check().await, (true, false), "{damage}");
+            }
+            let state = || script(&format!("{lists} return {{#lists, redis.call('LLEN', lists[1])}}"));
+            let before = state();
+            script(&format!("{lists} redis.call('LSET', lists[1], {damage})"));
+            for errors in 1..=4 {
+                assert_eq!(check().await, (false, true), "{damage}");
+                assert_eq!(node.store.errors(StoreErrorKind::Script), 4 * round as u64 + errors, "{damage}");
+            }
+            assert_eq!(state(), before, "{damage}");
+            script(&format!("{lists} redis.call('DEL', lists[1])"));
+            assert_eq!(check().await, (true, false), "{damage}");
+            script(&format!("{lists} redis.call('DEL', lists[1])"));
+        }
+        assert_eq!(log.lines(Level::ERROR, &["a log is damaged", &server.address()]).len(), 1, "{log:?}");
+    });
+}
+
+#[test]
 fn a_primary_that_becomes_a_replica_is_an_error() {
     logged(async |log| {
         let (server, other) = (RedisServer::start(&[]), RedisServer::start(&[]));
