@@ -57,7 +57,7 @@ impl LeaseClock {
             if found_us > known_us {
                 self.stepped_us.fetch_add(found_us.abs_diff(known_us), Ordering::Relaxed);
             }
-            // After the sum: who sees the new offset sees the step counted.
+            // After the sum: a thread that sees the new offset sees the step counted.
             self.offset_us.store(found_us, Ordering::Release);
         }
         readings
