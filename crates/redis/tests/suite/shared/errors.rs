@@ -2,11 +2,12 @@
 //! rule, each reason is one ERROR in ten seconds with the shard and its address, and each is counted.
 
 use super::fleet::Node;
+use super::node::patient;
 use crate::log::{Log, logged};
 use std::sync::Arc;
 use tollgate_limiter::Request;
 use tollgate_redis::{RedisSettings, StoreErrorKind};
-use tollgate_testbed::{PATIENCE, RedisCluster, RedisServer, eventually};
+use tollgate_testbed::{RedisCluster, RedisServer, eventually};
 use tracing::Level;
 
 const RULES: &str = "
@@ -23,9 +24,8 @@ rules:
 const CLIENTS: usize = 12;
 
 async fn start(url: &str) -> Arc<Node> {
-    let settings =
-        RedisSettings { timeout: PATIENCE / 10, expected_nodes: Some(1), ..RedisSettings::default() };
-    Node::start_with(url, RULES, settings).await
+    // With a random secret one run in 2,000 has all clients on one of two shards.
+    Node::start_with(url, RULES, RedisSettings { expected_nodes: Some(1), ..patient() }).await
 }
 
 /// How many of eight requests of each client at once pass, and how many of all are degraded.
